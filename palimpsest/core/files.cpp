@@ -8,9 +8,11 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <utility>
 #include <vector>
 
 #include "palimpsest/core/error.h"
@@ -45,22 +47,56 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent.string();
 }
 
-void write_and_flush(const std::string& path, std::string_view bytes) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) throw file_error("cannot create", path, errno);
-  size_t written = 0;
-  while (written < bytes.size()) {
-    const ssize_t n = ::write(fd, bytes.data() + written, bytes.size() - written);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      const int code = errno;
-      ::close(fd);
-      throw file_error("cannot write", path, code);
-    }
-    written += static_cast<size_t>(n);
+/// A new file that is closed at the end of the scope; finish() says whether all of it reached the disk.
+/// Errors name `target`, the path that the file is meant for.
+class NewFile {
+ public:
+  NewFile(const std::string& path, const std::string& target)
+      : target_(target), fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+    if (fd_ < 0) throw file_error("cannot create", target_, errno);
   }
-  ::fsync(fd);
-  if (::close(fd) != 0) throw file_error("cannot close", path, errno);
+  ~NewFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  void append(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) throw file_error("cannot write", target_, errno);
+      bytes.remove_prefix(static_cast<size_t>(written));
+    }
+  }
+
+  void finish() {
+    if (::fsync(fd_) != 0 && errno != EINVAL && errno != EROFS) throw file_error("cannot flush to disk", target_, errno);
+    if (::close(std::exchange(fd_, -1)) != 0) throw file_error("cannot close", target_, errno);
+  }
+
+ private:
+  std::string target_;
+  int fd_;
+};
+
+/// Makes `path` name what `temporary` named, and the other way round where `path` existed.
+void put_in_place(const std::string& temporary, const std::string& path) {
+  if (!fs::exists(path)) return fs::rename(temporary, path);
+  // One step: a process killed at any moment leaves the old folder or the new one at `path`.
+  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (errno != EINVAL && errno != ENOSYS) throw file_error("cannot rename to", path, errno);
+  // rename() cannot replace a folder that has something in it: move the old one aside first.
+  const std::string old = path + ".old";
+  fs::remove_all(old);
+  fs::rename(path, old);
+  try {
+    fs::rename(temporary, path);
+  } catch (const fs::filesystem_error&) {
+    fs::rename(old, path);
+    throw;
+  }
+  fs::rename(old, temporary);
 }
 
 }  // namespace
@@ -76,9 +112,15 @@ std::string read_file(const std::string& path) {
 }
 
 void write_file_atomically(const std::string& path, std::string_view bytes) {
+  write_file_atomically(path, [&](const AppendBytes& append) { append(bytes); });
+}
+
+void write_file_atomically(const std::string& path, const std::function<void(const AppendBytes&)>& fill) {
   const std::string temporary = temporary_name(path);
   try {
-    write_and_flush(temporary, bytes);
+    NewFile file(temporary, path);
+    fill([&](std::string_view bytes) { file.append(bytes); });
+    file.finish();
     if (::rename(temporary.c_str(), path.c_str()) != 0) throw file_error("cannot rename to", path, errno);
   } catch (...) {
     ::unlink(temporary.c_str());
@@ -87,7 +129,10 @@ void write_file_atomically(const std::string& path, std::string_view bytes) {
   flush(parent_of(path), O_RDONLY | O_DIRECTORY);
 }
 
-void write_folder_atomically(const std::string& path, const std::function<void(const std::string&)>& fill) {
+void write_folder_atomically(const std::string& given_path, const std::function<void(const std::string&)>& fill) {
+  // "out/" means "out": the temporary must lie beside the folder, not in it.
+  const std::string path = given_path.substr(0, given_path.find_last_not_of('/') + 1);
+  if (path.empty()) throw usage_error("a folder to write is expected", given_path);
   const std::string temporary = temporary_name(path);
   std::error_code ignored;
   try {
@@ -97,15 +142,7 @@ void write_folder_atomically(const std::string& path, const std::function<void(c
       flush(entry.path().string(), O_RDONLY | (entry.is_directory() ? O_DIRECTORY : 0));
     }
     flush(temporary, O_RDONLY | O_DIRECTORY);
-    // rename() cannot replace a folder that has something in it: move the old one aside first.
-    if (fs::exists(path)) {
-      const std::string old = temporary + "-old";
-      fs::rename(path, old);
-      fs::rename(temporary, path);
-      fs::remove_all(old);
-    } else {
-      fs::rename(temporary, path);
-    }
+    put_in_place(temporary, path);
     flush(parent_of(path), O_RDONLY | O_DIRECTORY);
   } catch (const fs::filesystem_error& e) {
     fs::remove_all(temporary, ignored);
@@ -114,6 +151,7 @@ void write_folder_atomically(const std::string& path, const std::function<void(c
     fs::remove_all(temporary, ignored);
     throw;
   }
+  fs::remove_all(temporary, ignored);  // what `path` was before
 }
 
 void remove_stale_temporaries(const std::string& folder) {

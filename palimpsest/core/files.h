@@ -19,8 +19,14 @@ std::string read_file(const std::string& path);
 /// A reader sees the old file or the new one, never a part. Throws and removes the temporary on failure.
 void write_file_atomically(const std::string& path, std::string_view bytes);
 
+/// The same piece by piece, for what is too big to hold twice: `fill` is called once, with the function that
+/// appends bytes. Where it throws, the old file stays.
+using AppendBytes = std::function<void(std::string_view)>;
+void write_file_atomically(const std::string& path, const std::function<void(const AppendBytes&)>& fill);
+
 /// The same for a folder: `fill` writes into a temporary sibling, which is flushed and then renamed to
-/// `path`. An existing `path` is replaced. Throws and removes the temporary on failure.
+/// `path`. An existing `path` is replaced in one step (where the file system can exchange two names, as all
+/// usual ones on Linux do). Throws and removes the temporary on failure.
 void write_folder_atomically(const std::string& path, const std::function<void(const std::string&)>& fill);
 
 /// Removes what a killed process left of write_*_atomically in `folder` (names with ".tmp-").

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "palimpsest/core/json.h"
 
+#include <cstdint>
 #include <set>
 #include <vector>
 
@@ -27,9 +28,13 @@ Json parse_json(const std::string& text, const std::string& source) {
     }
     return true;
   };
+  // The parser takes a NUL byte for the end of the text and would not see what stands behind it.
+  if (const size_t nul = text.find('\0'); nul != std::string::npos) {
+    throw input_error(fmt::format("not valid JSON: a NUL byte at byte {}", nul + 1), source);
+  }
   try {
     return Json::parse(text, check);
-  } catch (const Json::parse_error& e) {
+  } catch (const Json::exception& e) {  // a parse error, or a number out of range
     const std::string message = e.what();
     const size_t colon = message.find("] ");
     throw input_error("not valid JSON: " + (colon == std::string::npos ? message : message.substr(colon + 2)),
@@ -52,7 +57,10 @@ const Json& member(const Json& object, const std::string& key, const std::string
 
 int64_t json_int(const Json& object, const std::string& key, const std::string& source) {
   const Json& value = member(object, key, source);
-  if (!value.is_number_integer()) throw input_error(fmt::format("\"{}\" must be an integer", key), source);
+  const bool too_big = value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
+  if (!value.is_number_integer() || too_big) {
+    throw input_error(fmt::format("\"{}\" must be an integer", key), source);
+  }
   return value.get<int64_t>();
 }
 

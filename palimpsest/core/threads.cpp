@@ -29,8 +29,8 @@ struct Work {
   int64_t count, chunk;
   const std::function<void(int64_t, int64_t)>* body;
   std::atomic<int64_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr error;
+  std::mutex mutex{};
+  std::exception_ptr error{};
 };
 
 void run_chunks(void* data) {
