@@ -2,6 +2,8 @@
 // Tensors on disk: the safetensors format (a JSON header and a memory map), read strictly and written atomically.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -10,8 +12,6 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
-
-#include <ATen/ATen.h>
 
 #include "palimpsest/core/files.h"
 

@@ -2,6 +2,7 @@
 // The one error type of the project: what happened, where, and how to mend it.
 #pragma once
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -64,6 +65,8 @@ std::string nearest_name(const std::string& name, const Names& known) {
   std::string best;
   size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
   for (const auto& candidate : known) {
+    const size_t longer = std::max(name.size(), candidate.size()), shorter = std::min(name.size(), candidate.size());
+    if (longer - shorter >= best_distance) continue;  // names of foreign files can be very long
     const size_t distance = edit_distance(name, candidate);
     if (distance < best_distance) best = candidate, best_distance = distance;
   }
