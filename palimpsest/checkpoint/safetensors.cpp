@@ -66,13 +66,8 @@ const Dtype* find_dtype(const std::string& name) {
   return found == kDtypes.end() ? nullptr : found;
 }
 
-/// A name from a file, fit for a message: quoted, control characters escaped, of readable length.
-std::string shown(const std::string& name) {
-  constexpr size_t kLongest = 200;
-  std::string text = Json(name.substr(0, kLongest)).dump(-1, ' ', false, Json::error_handler_t::ignore);
-  if (name.size() > kLongest) text.insert(text.size() - 1, "…");
-  return text;
-}
+/// A name from a file, fit for a message.
+std::string shown(std::string_view name) { return fmt::format("\"{}\"", printable(name)); }
 
 template <class Names>
 std::string listed(const Names& names) {
@@ -87,26 +82,6 @@ std::string listed(const Names& names) {
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
-
-/// The place of the first byte that is not UTF-8 (overlong forms and surrogates included), if any.
-std::optional<size_t> invalid_utf8(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  for (size_t i = 0; i < text.size();) {
-    const unsigned lead = byte(i);
-    const size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
-    if (length == 0 || i + length > text.size()) return i;
-    for (size_t j = 1; j < length; ++j) {
-      if ((byte(i + j) & 0xC0) != 0x80) return i;
-    }
-    const unsigned second = length > 1 ? byte(i + 1) : 0;
-    if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) || (lead == 0xF0 && second < 0x90) ||
-        (lead == 0xF4 && second > 0x8F)) {
-      return i;
-    }
-    i += length;
-  }
-  return std::nullopt;
-}
 
 /// Reads the header's JSON event by event: a tree would keep the last of two equal keys without a word, and would
 /// need many times the header's memory.
@@ -204,10 +179,9 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    constexpr size_t kLongest = 300;
     std::string text = error.what();
     if (const size_t tag = text.find("] "); tag != std::string::npos) text = text.substr(tag + 2);
-    throw input_error("the header is not valid JSON: " + text.substr(0, kLongest), path_);
+    throw input_error("the header is not valid JSON: " + printable(text, 300), path_);
   }
 
  private:

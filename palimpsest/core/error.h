@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -53,6 +55,12 @@ inline Error input_error(std::string problem, std::string place = "", std::strin
 inline Error internal_error(std::string problem, std::string place = "", std::string fix = "") {
   return {Fault::kInternal, std::move(problem), std::move(place), std::move(fix)};
 }
+
+/// The place of the first byte that is not UTF-8 (overlong forms and surrogates included), if any.
+std::optional<size_t> invalid_utf8(std::string_view text);
+/// Text of a foreign file as a message can hold it: control characters escaped, broken UTF-8 replaced, no more than
+/// about `longest` bytes.
+std::string printable(std::string_view text, size_t longest = 200);
 
 /// The name in `known` nearest to `name` by edit distance, or "" where none is near.
 template <class Names>

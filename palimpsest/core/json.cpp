@@ -23,7 +23,7 @@ Json parse_json(const std::string& text, const std::string& source) {
     } else if (event == Json::parse_event_t::object_end) {
       keys.pop_back();
     } else if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
-      throw input_error(fmt::format("duplicate key \"{}\"", parsed.get<std::string>()), source,
+      throw input_error(fmt::format("duplicate key \"{}\"", printable(parsed.get<std::string>())), source,
                         "keep one of the two");
     }
     return true;
@@ -37,7 +37,7 @@ Json parse_json(const std::string& text, const std::string& source) {
   } catch (const Json::exception& e) {  // a parse error, or a number out of range
     const std::string message = e.what();
     const size_t colon = message.find("] ");
-    throw input_error("not valid JSON: " + (colon == std::string::npos ? message : message.substr(colon + 2)),
+    throw input_error("not valid JSON: " + printable(colon == std::string::npos ? message : message.substr(colon + 2), 400),
                       source);
   }
 }
