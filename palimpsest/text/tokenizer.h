@@ -82,7 +82,9 @@ class Tokenizer {
   std::string fingerprint() const;
 
   struct Parts;  ///< what a tokenizer is made of (text/tokenizer_parts.h)
+  /// The parts must fit together: ids are those of tokens, added tokens are in the order of their ids.
   explicit Tokenizer(Parts parts);
+  const Parts& parts() const;
 
  private:
   struct Tables;

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// tokenizer.json in and out, and the parsing that a vocabulary of any size needs.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "palimpsest/core/json.h"
+#include "palimpsest/text/tokenizer_parts.h"
+
+namespace palimpsest::text {
+
+/// As parse_json, but in time that is linear in the number of an object's keys.
+Json parse_large_json(const std::string& text, const std::string& source);
+
+using TokenIds = std::unordered_map<std::string_view, int32_t>;
+TokenIds ids_of(const std::vector<std::string>& tokens);
+
+/// The tokens of a JSON object {token: id}, by id. Ids that repeat, are negative or far off are refused.
+std::vector<std::string> tokens_from_json(const Json& vocab, const std::string& source);
+/// The merge of two tokens; all three must be in the vocabulary. `place` is the line or entry.
+Merge make_merge(const TokenIds& ids, const std::string& left, const std::string& right, const std::string& place);
+/// Adds one entry in the form of "added_tokens" (or of "added_tokens_decoder": `id` is then the key).
+void read_added_token(const Json& entry, int64_t id, const std::string& place, Tokenizer::Parts& parts);
+/// Puts added tokens in the order of ids; one token twice is refused.
+void sort_added_tokens(std::vector<AddedToken>& added, const std::string& source);
+
+/// Reads all of a tokenizer.json.
+Tokenizer::Parts parts_from_json(const Json& json, const std::string& source);
+Json parts_to_json(const Tokenizer::Parts& parts);
+Json added_token_to_json(const AddedToken& token, bool with_id);
+
+}  // namespace palimpsest::text
