@@ -28,7 +28,8 @@ struct TensorInfo {
 
 /// A safetensors file, memory-mapped and immutable. Copies share the map.
 /// Everything is checked at the door: once opened, every entry lies within the file and has the size that its
-/// shape and dtype say. The accepted files are those of the reference reader, version 0.8.
+/// shape and dtype say. What the reference reader (version 0.8) refuses is refused; what it takes is taken, but for
+/// two entries of one name that differ (it keeps the last), dimensions of 2^63 and more, and entries that are lists.
 class Safetensors {
  public:
   /// Throws an input error that names the file, the tensor and the reason.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <set>
 #include <sstream>
 
@@ -42,7 +43,8 @@ void set_field(int64_t& value, const Json& json) {
     value = static_cast<int64_t>(json.get<double>());  // 1e6 is a whole number
     return;
   }
-  if (!json.is_number_integer()) throw wrong_type("a whole number", json);
+  const bool too_big = json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
+  if (!json.is_number_integer() || too_big) throw wrong_type("a whole number", json);
   value = json.get<int64_t>();
 }
 void set_field(double& value, const Json& json) {
