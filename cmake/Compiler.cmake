@@ -2,8 +2,10 @@
 # Flags every target of the project is compiled with. One set per preset, because they all share one
 # precompiled header. No -march here: kernels per instruction set live in files of their own.
 add_library(palimpsest_flags INTERFACE)
-target_compile_options(palimpsest_flags INTERFACE -fPIC -Wall -Wextra -Wno-unused-parameter
-  $<$<BOOL:${PALIMPSEST_WERROR}>:-Werror>)
+target_compile_options(palimpsest_flags INTERFACE -fPIC -Wall -Wextra -Wno-unused-parameter)
+if(PALIMPSEST_WERROR)
+  target_compile_options(palimpsest_flags INTERFACE -Werror)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # ccache may only reuse a precompiled header whose bytes do not depend on the clock.
   target_compile_options(palimpsest_flags INTERFACE "SHELL:-Xclang -fno-pch-timestamp")

@@ -1,11 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# One precompiled header for every target that uses LibTorch.
-file(WRITE ${CMAKE_BINARY_DIR}/pch.cpp "// owner of the precompiled header\n")
-add_library(palimpsest_pch OBJECT ${CMAKE_BINARY_DIR}/pch.cpp)
-target_link_libraries(palimpsest_pch PRIVATE palimpsest_flags palimpsest_torch)
-target_precompile_headers(palimpsest_pch PRIVATE <ATen/ATen.h> <torch/nn/module.h>
-  <torch/csrc/autograd/custom_function.h> <torch/csrc/autograd/autograd.h>)
-
 # palimpsest_library(ROOM [NO_TORCH] DEPENDS … LINKS …): every .cpp of the folder, as palimpsest_ROOM.
 # DEPENDS names rooms, LINKS other libraries; both are public.
 function(palimpsest_library room)
@@ -26,7 +19,7 @@ function(palimpsest_library room)
   endforeach()
   if(NOT ARG_NO_TORCH)
     target_link_libraries(palimpsest_${room} PUBLIC palimpsest_torch)
-    target_precompile_headers(palimpsest_${room} REUSE_FROM palimpsest_pch)
+    palimpsest_use_pch(palimpsest_${room} ${sources})
   endif()
 endfunction()
 
@@ -46,7 +39,7 @@ function(palimpsest_test folder)
   target_link_libraries(${target} PRIVATE palimpsest_flags ${ARG_LINKS} palimpsest_test_support
     GTest::gtest GTest::gmock GTest::gtest_main)
   if(NOT ARG_NO_TORCH)
-    target_precompile_headers(${target} REUSE_FROM palimpsest_pch)
+    palimpsest_use_pch(${target} ${sources})
   endif()
   gtest_discover_tests(${target} TEST_PREFIX ${folder}. DISCOVERY_TIMEOUT 120
     PROPERTIES LABELS "${folder};${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
