@@ -195,7 +195,8 @@ void add_flags(std::vector<Field> fields, CLI::App& app) {
     };
     CLI::Option* option = app.add_option(names, apply, help);
     option->type_name(field.type)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-    if (field.is_flag) option->expected(0, 1)->default_str("true")->run_callback_for_default(false);
+    // Never takes the next word for its value: in `--json FILE` FILE stays the file. `--shuffle=false` is read.
+    if (field.is_flag) option->expected(0);
   }
 }
 

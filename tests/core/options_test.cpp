@@ -187,6 +187,18 @@ TEST(Options, ComeFromFlags) {
   EXPECT_EQ(from_flags({"--steps", "-7"}).steps, -7);
 }
 
+TEST(Options, LeaveTheWordBehindABooleanFlagAlone) {
+  TestOptions options;
+  CLI::App app;
+  options_to_flags(options, app);
+  std::vector<std::string> words;
+  app.add_option("WORDS", words);
+  app.parse(std::vector<std::string>{"--shuffle=no", "file", "--amsgrad"});  // from the last to the first
+  EXPECT_EQ(words, std::vector<std::string>{"file"});
+  EXPECT_TRUE(options.inner.amsgrad);
+  EXPECT_FALSE(options.shuffle);
+}
+
 TEST(Options, TakeTextsFromFlagsAsTheyAre) {
   EXPECT_EQ(from_flags({"--out", "123"}).out, "123");
   EXPECT_EQ(from_flags({"--out", "true"}).out, "true");
