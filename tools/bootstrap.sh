@@ -130,7 +130,7 @@ wheel_is_whole() {
   [ -f "$list" ] && [ -f "$folder/torch/include/ATen/ATen.h" ] && grep -q '^torch/lib/libtorch_cpu\.so,' "$list" || return 1
   while IFS=, read -r name hash size; do
     [ "$(stat -c %s "$folder/$name" 2> /dev/null)" = "$size" ] || return 1
-  done < <(grep -E '^torch/lib/[^/,]*\.so[^/,]*,' "$list")
+  done < <(grep -E '^torch/lib/[^/,]*\.so[^/,]*,' "$list" | tr -d '\r')
 }
 
 find_python() {
@@ -142,7 +142,7 @@ find_python() {
 
 pip_install() {
   # Downloads and unpacks beside the target, not in /tmp, which may be small and elsewhere.
-  TMPDIR=$part.tmp "$python" -m pip install --no-deps --no-compile --no-cache-dir --disable-pip-version-check \
+  TMPDIR=$part.tmp PIP_ROOT_USER_ACTION=ignore "$python" -m pip install --no-deps --no-compile --no-cache-dir --disable-pip-version-check \
     --target "$part" "$@" >&2 || fail 1 "pip could not install $* (its words are above)" "$target" \
     "mend that and run the same command again, or name an installed LibTorch with PALIMPSEST_TORCH"
 }
