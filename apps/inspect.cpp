@@ -64,9 +64,9 @@ void add_tensor_table(const checkpoint::TensorSet& set, Report& report) {
                                        widths[2], row[3], widths[3]));
   }
   const int64_t bytes = static_cast<int64_t>(set.bytes());
-  report.lines.push_back(fmt::format("{} {}, {} values, {} bytes ({})",
-                                     format_count(static_cast<int64_t>(set.names().size())), format_count(values),
-                                     format_count(bytes), format_bytes(bytes)));
+  report.lines.push_back(fmt::format(
+      "{} {}, {} values, {} bytes ({})", format_count(static_cast<int64_t>(set.names().size())),
+      set.names().size() == 1 ? "tensor" : "tensors", format_count(values), format_count(bytes), format_bytes(bytes)));
 }
 
 void add_tensors(const std::string& path, Report& report) {
