@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of the source tree find what they are there to find."""
+import atexit
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,8 +17,8 @@ class Tree:
     """A small project in a temporary folder."""
 
     def __init__(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.root = pathlib.Path(self.folder.name)
+        self.root = pathlib.Path(tempfile.mkdtemp())
+        atexit.register(shutil.rmtree, self.root)
 
     def write(self, name, text):
         path = self.root / name
