@@ -126,7 +126,7 @@ choose_compiler() {
 # True where the folder holds a whole LibTorch wheel: every library has the size that the wheel's list says.
 wheel_is_whole() {
   local folder=$1 list name hash size
-  list=$(find "$folder" -maxdepth 2 -path '*/torch-*.dist-info/RECORD' 2> /dev/null)
+  list=$(compgen -G "$folder/torch-*.dist-info/RECORD") || return 1
   [ -f "$list" ] && [ -f "$folder/torch/include/ATen/ATen.h" ] && grep -q '^torch/lib/libtorch_cpu\.so,' "$list" || return 1
   while IFS=, read -r name hash size; do
     [ "$(stat -c %s "$folder/$name" 2> /dev/null)" = "$size" ] || return 1
@@ -163,7 +163,7 @@ install_torch() {
   [ "$free" -ge 1500 ] || fail 2 "only $free MB are free, and LibTorch takes 1.5 GB while it is installed" "${target%/*}" \
     "free some, or set XDG_CACHE_HOME to a folder elsewhere"
   find_python
-  say "bootstrap: installing LibTorch $torch_version (the torch wheel, 0.2 to 1 GB) into $target"
+  say "bootstrap: installing LibTorch $torch_version (the torch wheel, a download of 0.2 to 0.6 GB) into $target"
   rm -rf "$part" "$part.tmp"
   trap 'rm -rf "$part" "$part.tmp"' EXIT
   mkdir -p "$part.tmp"

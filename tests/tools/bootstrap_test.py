@@ -16,11 +16,12 @@ for name; do case " $ABSENT " in *" $name "*) ;; *) echo "$name installed" ;; es
 # As pip: writes a very small wheel into --target; $CUT leaves its library short.
 PYTHON = """[ "$3" != --version ] || exit 0
 echo "$@" >> "$PIP_CALLS"
+case "$*" in *nvidia*) kind=nvidia_cuda-1 ;; *) kind=torch-2.13.0 ;; esac
 while [ "$1" != --target ]; do shift; done
-mkdir -p "$2/torch/lib" "$2/torch/include/ATen" "$2/torch-2.13.0.dist-info"
+mkdir -p "$2/torch/lib" "$2/torch/include/ATen" "$2/$kind.dist-info"
 echo 1 > "$2/torch/include/ATen/ATen.h"
 printf "${CUT:-12345}" > "$2/torch/lib/libtorch_cpu.so"
-printf 'torch/lib/libtorch_cpu.so,sha256=x,5\\r\\n' > "$2/torch-2.13.0.dist-info/RECORD\""""
+printf 'torch/lib/libtorch_cpu.so,sha256=x,5\\r\\n' > "$2/$kind.dist-info/RECORD\""""
 
 
 class Machine:
@@ -143,6 +144,8 @@ class Torch(unittest.TestCase):
         machine.program("python3", PYTHON + '\necho 1 > "$2/torch/lib/libtorch_cuda.so"')
         self.assertEqual(machine.run().returncode, 0)
         self.assertIn("nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85", machine.pip_calls()[1])
+        self.assertEqual(machine.run().stderr, "")
+        self.assertEqual(len(machine.pip_calls()), 2)
 
     def test_named_by_the_user_is_looked_at_and_nothing_is_installed(self):
         machine = Machine()
