@@ -10,7 +10,7 @@ jobs := $(if $(JOBS),-j $(JOBS))
 # $(call build,PRESET,TARGET) configures (at once when nothing changed) and builds.
 build = settings=$$(tools/bootstrap.sh); eval "$$settings"; \
   mkdir -p build/$(1); \
-  cmake --preset $(1) -DPALIMPSEST_TORCH="$$PALIMPSEST_TORCH" > build/$(1)/configure.log || { cat build/$(1)/configure.log; exit 1; }; \
+  cmake --preset $(1) -DPALIMPSEST_TORCH="$$PALIMPSEST_TORCH" $(if $(PALIMPSEST_CUDA),-DPALIMPSEST_CUDA=$(PALIMPSEST_CUDA)) > build/$(1)/configure.log || { cat build/$(1)/configure.log; exit 1; }; \
   cmake --build --preset $(1) $(jobs) $(if $(2),--target $(2))
 
 program: ## the release build; the program is build/palimpsest
