@@ -11,10 +11,10 @@ namespace palimpsest::data {
 
 /// What is read and where one document ends.
 struct CorpusOptions {
-  std::vector<std::string> data;   // files, folders, "-" for stdin; gzip of each is noticed by its first bytes
-  std::string document = "file";   // see below
-  std::string text_key = "text";   // the key of a JSONL record that holds its text
-  std::string strip;               // regular expression removed at the start of each line
+  std::vector<std::string> data = {};  // files, folders, "-" for stdin; gzip of each is noticed by its first bytes
+  std::string document = "file";       // see below
+  std::string text_key = "text";       // the key of a JSONL record that holds its text
+  std::string strip = "";              // regular expression removed at the start of each line
   static void fields(auto& o, auto&& field) {
     field("data", o.data, "files or folders of text (.txt) and JSONL (.jsonl), also as .gz; - is stdin");
     field("document", o.document,
@@ -55,12 +55,12 @@ struct ReadCounts {
 
 /// A part of a document, at most kPieceBytes + kLineBytes long: how a document of any size is read at constant memory.
 struct Piece {
-  std::string text;     ///< valid UTF-8, cut between code points
-  bool first = true;    ///< starts a document
-  bool last = true;     ///< ends it
-  int64_t source = 0;   ///< index into DocumentReader::files()
-  int64_t line = 0;     ///< line of the source where the document starts, from 1; 0: not named by line
-  int64_t part = 0;     ///< piece=N's number, from 1; 0: none
+  std::string text;    ///< valid UTF-8, cut between code points
+  bool first = true;   ///< starts a document
+  bool last = true;    ///< ends it
+  int64_t source = 0;  ///< index into DocumentReader::files()
+  int64_t line = 0;    ///< line of the source where the document starts, from 1; 0: not named by line
+  int64_t part = 0;    ///< piece=N's number, from 1; 0: none
 };
 
 /// Reads documents in order. Memory is bounded by one document (next) or one piece (next_piece), and for JSONL by
