@@ -22,6 +22,8 @@ namespace palimpsest::data {
 struct TokenizeFunction {
   std::function<std::vector<int32_t>(std::string_view)> encode;
   std::string fingerprint;
+  bool cut_at_spaces_only =
+      false;  ///< a text that starts with a line end is not read as it stands (added prefix space)
 };
 /// Plain encoding: nothing added, special tokens written in the text are ordinary text.
 /// `tokenizer` must outlive the result.
@@ -75,6 +77,11 @@ std::shared_ptr<const Corpus> prepare_corpus(const CorpusOptions& options, const
 std::shared_ptr<const Corpus> prepare_corpus(const CorpusOptions& options, const text::Tokenizer& tokenizer,
                                              const std::string& cache_folder);
 
+/// The same reading and cutting, but nothing is kept: `see` is called with each document's record (bytes, words, and
+/// the number of tokens up to its end), in order. `tokenize.encode` may return nothing where tokens do not matter.
+ReadCounts scan_corpus(const CorpusOptions& options, const TokenizeFunction& tokenize,
+                       const std::function<void(const Corpus::Record&)>& see);
+
 /// A corpus of given ids, in memory.
 std::shared_ptr<const Corpus> corpus_of(std::vector<std::vector<int32_t>> documents);
 
@@ -86,7 +93,8 @@ constexpr int64_t kChunkBytes = 1 << 18;  ///< text that is tokenized at once
 ///
 /// Why this is exact for byte-level BPE: pieces of GPT-2's pattern never hold white space after something else, so one
 /// ends at the cut; the pattern looks ahead only behind white space, and looks back nowhere, so neither side sees
-/// the other. WordPiece splits at white space first. The side that starts with a space gets no added prefix space.
-int64_t safe_cut(std::string_view text);
+/// the other. WordPiece splits at white space first. The side that starts with a space gets no added prefix space. (Not
+/// exact for added tokens that hold white space or take that behind them: none of the families' do.)
+int64_t safe_cut(std::string_view text, bool at_spaces_only = false);
 
 }  // namespace palimpsest::data
