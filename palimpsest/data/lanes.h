@@ -16,24 +16,24 @@ namespace palimpsest::data {
 
 /// What one lane reads at one step.
 struct LaneItem {
-  bool idle = true;            ///< nothing to read: no targets, no loss
-  bool reset = true;           ///< the first segment of a document, and every idle item: the memory starts anew
-  int64_t document = -1;       ///< index into the corpus; -1 when idle
-  int64_t segment = 0;         ///< index of the segment in its span
+  bool idle = true;                 ///< nothing to read: no targets, no loss
+  bool reset = true;                ///< the first segment of a document, and every idle item: the memory starts anew
+  int64_t document = -1;            ///< index into the corpus; -1 when idle
+  int64_t segment = 0;              ///< index of the segment in its span
   std::span<const int32_t> tokens;  ///< [1..segment length]; lies in the corpus
-  bool last = false;           ///< the last segment of its span
-  int64_t span = -1;           ///< index into the spans the lanes were made of; -1 when idle
-  int64_t begin = 0;           ///< position of tokens[0] in the document
-  int64_t epoch = 0;           ///< the epoch this document was taken in
+  bool last = false;                ///< the last segment of its span
+  int64_t span = -1;                ///< index into the spans the lanes were made of; -1 when idle
+  int64_t begin = 0;                ///< position of tokens[0] in the document
+  int64_t epoch = 0;                ///< the epoch this document was taken in
 };
 
 struct LaneOptions {
-  int64_t lanes = 1;     // B
+  int64_t lanes = 1;  // B
   int64_t segment = 512;
   int64_t overlap = 0;   // tokens a segment shares with the one before
   bool shuffle = false;  // order of the documents: permutation(seed, epoch); else as given
   uint64_t seed = 0;
-  bool repeat = false;   // epochs one after another: lanes never wait for each other and are never idle
+  bool repeat = false;  // epochs one after another: lanes never wait for each other and are never idle
 };
 
 /// A queue of documents read by B lanes: at each step a lane gives the next segment of its document or, at the
