@@ -7,7 +7,6 @@
 #include <cstring>
 #include <functional>
 #include <queue>
-#include <tuple>
 
 #include "palimpsest/core/error.h"
 #include "palimpsest/text/byte_level.h"
@@ -42,52 +41,45 @@ uint64_t hash_bytes(std::string_view bytes) {
 /// Slots for `count` entries, at most half full.
 size_t table_size(size_t count) { return std::bit_ceil(std::max<size_t>(2 * count, 16)); }
 
-/// Merging with a heap: positions stay, a merged symbol keeps its left one, dead ones have length 0.
-class HeapMerger {
- public:
-  template <class OutcomeOf>
-  void run(std::vector<int32_t>& ids, std::vector<uint32_t>& lengths, const OutcomeOf& outcome) {
-    const auto count = static_cast<uint32_t>(ids.size());
-    previous_.resize(count);
-    next_.resize(count);
-    for (uint32_t i = 0; i < count; ++i) previous_[i] = i - 1, next_[i] = i + 1;
-    const auto offer = [&](uint32_t left, uint32_t right) {
-      const auto found = outcome(ids[left], ids[right]);
-      if (found.result >= 0) queue_.push({found.rank, left, ids[left], ids[right], found.result});
-    };
-    for (uint32_t i = 0; i + 1 < count; ++i) offer(i, i + 1);
-    while (!queue_.empty()) {
-      const Candidate best = queue_.top();
-      queue_.pop();
-      const uint32_t left = best.position, right = lengths[left] > 0 ? next_[left] : count;
-      if (right >= count || ids[left] != best.left || ids[right] != best.right) continue;  // out of date
-      ids[left] = best.result;
-      lengths[left] += lengths[right];
-      lengths[right] = 0;
-      next_[left] = next_[right];
-      if (next_[left] < count) {
-        previous_[next_[left]] = left;
-        offer(left, next_[left]);
-      }
-      if (left > 0) offer(previous_[left], left);
-    }
-    size_t kept = 0;
-    for (uint32_t i = 0; i < count; i = next_[i]) ids[kept] = ids[i], lengths[kept] = lengths[i], ++kept;
-    ids.resize(kept);
-    lengths.resize(kept);
+/// Merging with a heap: symbols stay at their positions, and a merged one keeps its left position. `outcomes[i]`
+/// is that of symbol i and the one after it. An entry of the heap is a rank and a position in one number, so the
+/// smallest is the best and leftmost; it is out of date where outcomes no longer agrees.
+template <class Outcome, class OutcomeOf>
+void merge_with_heap(std::vector<int32_t>& ids, std::vector<uint32_t>& lengths, const OutcomeOf& outcome_of) {
+  const auto count = static_cast<uint32_t>(ids.size());
+  std::vector<uint32_t> previous(count), next(count);
+  std::vector<Outcome> outcomes(count);
+  const auto entry = [&](uint32_t at) { return (static_cast<uint64_t>(outcomes[at].rank) << 32) | at; };
+  std::vector<uint64_t> entries;
+  for (uint32_t i = 0; i < count; ++i) {
+    previous[i] = i - 1, next[i] = i + 1;
+    if (i + 1 < count) outcomes[i] = outcome_of(ids[i], ids[i + 1]);
+    if (outcomes[i].result >= 0) entries.push_back(entry(i));
   }
-
- private:
-  struct Candidate {
-    uint32_t rank, position;
-    int32_t left, right, result;
-    bool operator>(const Candidate& other) const {
-      return std::tie(rank, position) > std::tie(other.rank, other.position);
-    }
+  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> queue(std::greater<>(), std::move(entries));
+  const auto look_again = [&](uint32_t at) {
+    outcomes[at] = next[at] < count ? outcome_of(ids[at], ids[next[at]]) : Outcome{};
+    if (outcomes[at].result >= 0) queue.push(entry(at));
   };
-  std::vector<uint32_t> previous_, next_;
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue_;
-};
+  while (!queue.empty()) {
+    const uint64_t best = queue.top();
+    queue.pop();
+    const auto left = static_cast<uint32_t>(best);
+    if (best != entry(left)) continue;
+    const uint32_t right = next[left];
+    ids[left] = outcomes[left].result;
+    lengths[left] += lengths[right];
+    outcomes[right] = {};
+    next[left] = next[right];
+    if (next[left] < count) previous[next[left]] = left;
+    look_again(left);
+    if (left > 0) look_again(previous[left]);
+  }
+  size_t kept = 0;
+  for (uint32_t i = 0; i < count; i = next[i]) ids[kept] = ids[i], lengths[kept] = lengths[i], ++kept;
+  ids.resize(kept);
+  lengths.resize(kept);
+}
 
 }  // namespace
 
@@ -228,7 +220,8 @@ void BytePairEncoder::merge_short(Symbols& symbols) const {
 }
 
 void BytePairEncoder::merge_long(Symbols& symbols) const {
-  HeapMerger().run(symbols.ids, symbols.lengths, [this](int32_t left, int32_t right) { return outcome(left, right); });
+  merge_with_heap<Outcome>(symbols.ids, symbols.lengths,
+                           [this](int32_t left, int32_t right) { return outcome(left, right); });
 }
 
 }  // namespace palimpsest::text

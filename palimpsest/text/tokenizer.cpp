@@ -105,7 +105,8 @@ void Tokenizer::Tables::trim_offsets(Encoding& encoding, bool keep_prefix_space)
     int64_t leading = std::find(space.begin(), space.end(), false) - space.begin();
     const int64_t trailing = std::find(space.rbegin(), space.rend(), false) - space.rbegin();
     auto& [first, last] = encoding.offsets[i];
-    if (leading > 0 && keep_prefix_space && (i == 0 || first == 0)) --leading;
+    // Two or more cannot be the one that was put there: they go, as in the reference.
+    if (leading == 1 && keep_prefix_space && (i == 0 || first == 0)) leading = 0;
     first = std::min(first + leading, last);
     if (last >= trailing) last = std::max(last - trailing, first);
   }

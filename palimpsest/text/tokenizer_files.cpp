@@ -35,12 +35,12 @@ std::vector<Merge> read_merges_file(const std::string& path, const TokenIds& ids
       if (blank == 0) blank = number;
       continue;
     }
-    const std::string place = fmt::format("{}, line {}", path, blank > 0 ? blank : number);
+    const auto place = [&, at = blank > 0 ? blank : number] { return fmt::format("{}, line {}", path, at); };
     const size_t space = line.find(' ');
     if (blank > 0 || space == std::string_view::npos || space == 0 || space + 1 == line.size() ||
         line.find(' ', space + 1) != std::string_view::npos) {
       throw input_error(fmt::format("a merge is two tokens with one space between, got \"{}\"", blank > 0 ? "" : line),
-                        place, "a merge that cannot be written so needs a tokenizer.json");
+                        place(), "a merge that cannot be written so needs a tokenizer.json");
     }
     merges.push_back(make_merge(ids, std::string(line.substr(0, space)), std::string(line.substr(space + 1)), place));
   }
@@ -108,15 +108,16 @@ Tokenizer::Parts parts_from_pair(const fs::path& folder, const std::pair<const c
   parts.model.tokens = tokens_from_json(parse_large_json(read_file(vocab), vocab), vocab);
   parts.model.merges = read_merges_file(merges, ids_of(parts.model.tokens));
   parts.add_prefix_space = config.add_prefix_space;
+  const std::vector<AddedToken> special = conventional_special_tokens(parts.model);
+  parts.post = conventional_post_processing(special, config.add_prefix_space, config.trim_offsets);
   const std::string config_path = (folder / "tokenizer_config.json").string();
   read_added_from_config(config.added, config_path, parts);
   read_added_tokens_file(folder, parts);
-  for (auto& token : conventional_special_tokens(parts.model)) {
+  for (const auto& token : special) {
     const auto same = [&](const AddedToken& other) { return other.id == token.id; };
-    if (std::none_of(parts.added.begin(), parts.added.end(), same)) parts.added.push_back(std::move(token));
+    if (std::none_of(parts.added.begin(), parts.added.end(), same)) parts.added.push_back(token);
   }
   sort_added_tokens(parts.added, config_path);
-  parts.post = conventional_post_processing(parts.model, config.add_prefix_space, config.trim_offsets);
   return parts;
 }
 
@@ -196,16 +197,19 @@ std::vector<AddedToken> conventional_special_tokens(const BpeModel& model) {
   return added;
 }
 
-PostProcessing conventional_post_processing(const BpeModel& model, bool add_prefix_space, bool trim_offsets) {
-  const TokenIds ids = ids_of(model.tokens);
-  const auto first = ids.find("<s>"), last = ids.find("</s>");
+PostProcessing conventional_post_processing(const std::vector<AddedToken>& special, bool add_prefix_space,
+                                            bool trim_offsets) {
+  const auto find = [&](std::string_view name) {
+    return std::find_if(special.begin(), special.end(), [&](const AddedToken& token) { return token.content == name; });
+  };
+  const auto first = find("<s>"), last = find("</s>");
   PostProcessing post;
-  if (first == ids.end() || last == ids.end()) return post;
-  post.prefix = {first->second};
-  post.suffix = {last->second};
+  if (first == special.end() || last == special.end()) return post;
+  post.prefix = {first->id};
+  post.suffix = {last->id};
   if (trim_offsets) post.trims = {add_prefix_space};
-  post.json = Json{{"type", "RobertaProcessing"}, {"sep", Json::array({"</s>", last->second})},
-                   {"cls", Json::array({"<s>", first->second})}, {"trim_offsets", trim_offsets},
+  post.json = Json{{"type", "RobertaProcessing"}, {"sep", Json::array({"</s>", last->id})},
+                   {"cls", Json::array({"<s>", first->id})}, {"trim_offsets", trim_offsets},
                    {"add_prefix_space", add_prefix_space}};
   return post;
 }

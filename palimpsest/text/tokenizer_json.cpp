@@ -144,10 +144,10 @@ int32_t id_in(const TokenIds& ids, const std::string& token, const Node& node) {
   return found->second;
 }
 
-void check_reach(int64_t id, size_t count, const std::string& place) {
+void check_reach(int64_t id, const std::string& token, size_t count, const std::string& place) {
   // Files have holes, but tables are by id: a stray number must not ask for gigabytes.
   if (id < 0 || id > static_cast<int64_t>(4 * count + 100000)) {
-    throw input_error(fmt::format("the id {} is out of range", id), place,
+    throw input_error(fmt::format("the id {} of \"{}\" is out of range", id, token), place,
                       fmt::format("the vocabulary has {} tokens; ids should go from 0 to {}", count, count - 1));
   }
 }
@@ -204,7 +204,7 @@ void read_merges(const Node& merges, BpeModel& model) {
       if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_string()) throw malformed();
       left = entry[0].get<std::string>(), right = entry[1].get<std::string>();
     }
-    model.merges.push_back(make_merge(ids, left, right, fmt::format("{}[{}]", merges.place, i)));
+    model.merges.push_back(make_merge(ids, left, right, [&] { return merges.entry(i).place; }));
   }
 }
 
@@ -323,7 +323,7 @@ std::vector<std::string> tokens_from_json(const Json& vocab, const std::string& 
     if (!value.is_number_integer()) throw node.error(fmt::format("the id of \"{}\" must be a whole number", token));
     if (token.empty()) throw node.error("a token is empty", "remove it: no text has it");
     const int64_t id = value.get<int64_t>();
-    check_reach(id, vocab.size(), fmt::format("{}, \"{}\"", source, token));
+    check_reach(id, token, vocab.size(), source);
     const auto index = static_cast<size_t>(id);
     if (index >= tokens.size()) tokens.resize(index + 1);
     if (!tokens[index].empty()) {
@@ -334,13 +334,14 @@ std::vector<std::string> tokens_from_json(const Json& vocab, const std::string& 
   return tokens;
 }
 
-Merge make_merge(const TokenIds& ids, const std::string& left, const std::string& right, const std::string& place) {
+Merge make_merge(const TokenIds& ids, const std::string& left, const std::string& right,
+                 const std::function<std::string()>& place) {
   const auto look_up = [&](const std::string& token) {
     const auto found = ids.find(token);
     if (found == ids.end()) {
       throw input_error(fmt::format("the merge \"{} {}\" needs the token \"{}\", which is not in the vocabulary", left,
                                     right, token),
-                        place, "check that vocabulary and merges belong together");
+                        place(), "check that vocabulary and merges belong together");
     }
     return found->second;
   };
@@ -358,7 +359,7 @@ void read_added_token(const Json& entry, int64_t id, const std::string& place, T
   token.rstrip = node.flag("rstrip", false);
   token.single_word = node.flag("single_word", false);
   token.normalized = node.flag("normalized", false);
-  check_reach(id, tokens.size(), place);
+  check_reach(id, token.content, tokens.size(), place);
   token.id = static_cast<int32_t>(id);
   const auto index = static_cast<size_t>(id);
   if (index >= tokens.size()) tokens.resize(index + 1);

@@ -2,7 +2,9 @@
 // tokenizer.json in and out, and the parsing that a vocabulary of any size needs.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -20,8 +22,9 @@ TokenIds ids_of(const std::vector<std::string>& tokens);
 
 /// The tokens of a JSON object {token: id}, by id. Ids that repeat, are negative or far off are refused.
 std::vector<std::string> tokens_from_json(const Json& vocab, const std::string& source);
-/// The merge of two tokens; all three must be in the vocabulary. `place` is the line or entry.
-Merge make_merge(const TokenIds& ids, const std::string& left, const std::string& right, const std::string& place);
+/// The merge of two tokens; all three must be in the vocabulary. `place` names the line or entry in errors.
+Merge make_merge(const TokenIds& ids, const std::string& left, const std::string& right,
+                 const std::function<std::string()>& place);
 /// Adds one entry in the form of "added_tokens" (or of "added_tokens_decoder": `id` is then the key).
 void read_added_token(const Json& entry, int64_t id, const std::string& place, Tokenizer::Parts& parts);
 /// Puts added tokens in the order of ids; one token twice is refused.

@@ -13,7 +13,7 @@ namespace palimpsest::text {
 
 /// What happens to a text's tokens at the end.
 struct PostProcessing {
-  /// One entry per step that takes white space out of offsets; true: the first token keeps one leading space
+  /// One entry per step that takes white space out of offsets; true: the first token keeps a single leading space
   /// (the one that add_prefix_space put there).
   std::vector<bool> trims;
   std::vector<int32_t> prefix, suffix;  ///< put around the text with add_special
@@ -30,7 +30,8 @@ struct Tokenizer::Parts {
 
 /// The special tokens that RoBERTa and BART, or GPT-2, have by convention: those of them in `model`.
 std::vector<AddedToken> conventional_special_tokens(const BpeModel& model);
-/// What they do by convention: <s> … </s> and trimmed offsets where there are both, else nothing.
-PostProcessing conventional_post_processing(const BpeModel& model, bool add_prefix_space, bool trim_offsets = true);
+/// What is done with them: <s> … </s> and trimmed offsets where there are both, as in RoBERTa, else nothing.
+PostProcessing conventional_post_processing(const std::vector<AddedToken>& special, bool add_prefix_space,
+                                            bool trim_offsets = true);
 
 }  // namespace palimpsest::text

@@ -216,7 +216,7 @@ std::shared_ptr<const Tokenizer> train_tokenizer(const std::function<bool(std::s
     const auto& content = options.special_tokens[id];
     parts.added.push_back({.content = content, .id = static_cast<int32_t>(id), .lstrip = content == "<mask>"});
   }
-  parts.post = conventional_post_processing(parts.model, options.add_prefix_space);
+  parts.post = conventional_post_processing(parts.added, options.add_prefix_space);
   return std::make_shared<const Tokenizer>(std::move(parts));
 }
 
