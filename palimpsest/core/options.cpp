@@ -222,14 +222,15 @@ Json from_toml_node(const toml::node& node) {
 }
 }  // namespace
 
-Json read_toml(const std::string& path) {
-  const std::string text = read_file(path);
+Json parse_toml(const std::string& text, const std::string& source) {
   try {
-    return from_toml_node(toml::parse(text, path));
+    return from_toml_node(toml::parse(text, source));
   } catch (const toml::parse_error& e) {
     throw input_error(fmt::format("not valid TOML: {}", e.description()),
-                      fmt::format("{}, line {}, column {}", path, e.source().begin.line, e.source().begin.column));
+                      fmt::format("{}, line {}, column {}", source, e.source().begin.line, e.source().begin.column));
   }
 }
+
+Json read_toml(const std::string& path) { return parse_toml(read_file(path), path); }
 
 }  // namespace palimpsest

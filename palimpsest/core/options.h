@@ -130,6 +130,8 @@ std::string options_to_toml(const T& options) {
 }
 /// Reads a TOML file (a recipe) into the options.
 Json read_toml(const std::string& path);
+/// The same of a text; `source` stands in errors.
+Json parse_toml(const std::string& text, const std::string& source);
 template <class T>
 void options_from_toml(T& options, const std::string& path) {
   options_from_json(options, read_toml(path), path);

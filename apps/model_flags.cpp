@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/model_flags.h"
+
+#include <filesystem>
+
+#include <ATen/Context.h>
+
+#include "palimpsest/core/log.h"
+
+namespace palimpsest::app {
+
+void require(const char* flag, const std::string& value) {
+  if (value.empty()) throw usage_error(fmt::format("{} is required", flag), "command line", "see --help");
+}
+
+at::Device device_of(const ModelFlags& flags) {
+  if (flags.device == "cpu") return at::kCPU;
+  check_choice("--device", flags.device, {"cpu", "cuda"});
+  if (!at::hasCUDA()) throw usage_error("--device cuda, but no CUDA device can be used", "", "use --device cpu, or a CUDA build of LibTorch on a machine with a GPU");
+  return at::Device(at::kCUDA, 0);
+}
+
+checkpoint::ModelFolder load(const ModelFlags& flags) {
+  require("--model", flags.model);
+  checkpoint::LoadOptions options;
+  options.device = device_of(flags);
+  options.allow_missing = flags.allow_missing;
+  // Stored half floats are widened by default: on CPUs without half-float units they are slower, not faster.
+  if (!flags.dtype.empty()) options.dtype = nn::dtype_of(flags.dtype);
+  auto folder = checkpoint::load_model(flags.model, options);
+  if (!options.dtype && at::isReducedFloatingType(folder.model->shared->weight.scalar_type())) {
+    options.dtype = at::kFloat;
+    folder = checkpoint::load_model(flags.model, options);
+  }
+  spdlog::info("{}: {}, {}, {}", std::filesystem::path(flags.model).lexically_normal().string(), folder.config.memory.enabled() ? folder.config.memory.text() : "no memory",
+               nn::dtype_name(folder.model->shared->weight.scalar_type()), flags.device);
+  return folder;
+}
+
+}  // namespace palimpsest::app

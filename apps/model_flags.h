@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every subcommand that opens a model shares: --model, --device, --dtype.
+#pragma once
+
+#include <string>
+
+#include "palimpsest/checkpoint/model_folder.h"
+#include "palimpsest/core/options.h"
+
+namespace palimpsest::app {
+
+struct ModelFlags {
+  std::string model;
+  std::string device = "cpu";
+  std::string dtype;
+  bool allow_missing = false;
+  static void fields(auto& o, auto&& field) {
+    field("model", o.model, "model folder: config.json, model.safetensors, tokenizer");
+    field("device", o.device, "cpu | cuda");
+    field("dtype", o.dtype, "float32 | float64 | bfloat16 | float16; the default widens stored half floats to float32");
+    field("allow-missing", o.allow_missing, "initialise missing tensors instead of refusing the folder");
+  }
+};
+
+/// A usage error where a required flag was not given.
+void require(const char* flag, const std::string& value);
+/// cpu or cuda as a device; a usage error where the machine has none.
+at::Device device_of(const ModelFlags& flags);
+/// Opens the folder and prints the effective type and device.
+checkpoint::ModelFolder load(const ModelFlags& flags);
+
+}  // namespace palimpsest::app

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "palimpsest/memory/memory_stream.h"
+
+#include <charconv>
+#include <sstream>
+
+#include "palimpsest/core/error.h"
+
+namespace palimpsest::memory {
+
+using attention::attend;
+using attention::Block;
+using attention::dense_part;
+using attention::MultiHead;
+using attention::self_part;
+
+Memory select_reset(const Memory& memory, const at::Tensor& reset) {
+  if (!reset.defined() || !memory.slots.defined()) return memory;
+  nn::check_shape(reset, {memory.slots.size(0)}, "reset");
+  return {memory.slots.masked_fill(reset.to(at::kBool).view({-1, 1, 1}), 0)};
+}
+
+MemoryOptions MemoryOptions::parse(const std::string& text) {
+  MemoryOptions options;
+  if (text == "none" || text.empty()) return options;
+  const std::string fix = "give none, membart:M or membart:M,shared, with M slots, for example membart:64";
+  const size_t colon = text.find(':');
+  options.kind = text.substr(0, colon);
+  if (options.kind != "membart" || colon == std::string::npos) throw usage_error(fmt::format("unknown memory \"{}\"", text), "--memory", fix);
+  std::stringstream parts(text.substr(colon + 1));
+  std::string slots, word;
+  std::getline(parts, slots, ',');
+  const auto [end, code] = std::from_chars(slots.data(), slots.data() + slots.size(), options.slots);
+  if (code != std::errc() || end != slots.data() + slots.size() || options.slots < 0 || options.slots > 1 << 20) {
+    throw usage_error(fmt::format("\"{}\" is not a number of slots", slots), "--memory " + text, fix);
+  }
+  while (std::getline(parts, word, ',')) {
+    if (word != "shared") throw usage_error(fmt::format("unknown memory setting \"{}\"", word), "--memory " + text, fix);
+    options.shared = true;
+  }
+  return options;
+}
+
+std::string MemoryOptions::text() const {
+  return kind == "none" ? kind : fmt::format("{}:{}{}", kind, slots, shared ? ",shared" : "");
+}
+
+MemoryStream::Gate::Gate(int64_t width, const at::TensorOptions& options) {
+  dense = register_module("dense", std::make_shared<nn::Linear>(width, width, options));
+  dense2 = register_module("dense2", std::make_shared<nn::Linear>(width, 1, options));
+}
+
+MemoryStream::MemoryStream(const MemoryOptions& memory, int64_t count, const attention::LayerShape& shape,
+                           const at::TensorOptions& options)
+    : options_(memory), dropout_(shape.dropout) {
+  for (int64_t i = 0; i < (memory.shared ? 0 : count); ++i) {
+    layers.push_back(register_module("layers_" + std::to_string(i), std::make_shared<Block>(shape, options)));
+  }
+  memory_bias = register_parameter("memory_bias", at::empty({1, memory.slots, shape.width}, options));
+  memory_layer_norm = register_module("memory_layer_norm", std::make_shared<nn::LayerNorm>(shape.width, shape.epsilon, options));
+  memory_gate_net = register_module("memory_gate_net", std::make_shared<Gate>(shape.width, options));
+}
+
+at::Tensor MemoryStream::enter(const Memory& memory, const at::Tensor& reset) const {
+  nn::check_shape(memory.slots, {-1, memory_bias.size(1), memory_bias.size(2)}, "memory");
+  return memory_layer_norm->forward(select_reset(memory, reset).slots + memory_bias);
+}
+
+Rows MemoryStream::layer(int64_t index, const Block& token_block, const Rows& rows, const at::Tensor& key_mask, bool visible,
+                         const Observer& observe) const {
+  const Block& slot_block = options_.shared ? token_block : *layers[static_cast<size_t>(index)];
+  const MultiHead &of_tokens = *token_block.self_attn, &of_slots = *slot_block.self_attn;
+  const at::Tensor token_key = of_tokens.key(rows.tokens), token_value = of_tokens.value(rows.tokens);  // [B, H, L, D]
+  const at::Tensor slot_key = of_slots.key(rows.slots), slot_value = of_slots.value(rows.slots);        // [B, H, M, D]
+
+  // Slots and tokens lie side by side: appending the keys is cheaper than a merge.
+  attention::Parts for_tokens;
+  const at::Tensor token_query = of_tokens.query(rows.tokens);
+  if (visible) {
+    const at::Tensor mask = with_memory({rows.slots}, rows.tokens, key_mask).second;
+    for_tokens = {dense_part(token_query, at::cat({slot_key, token_key}, 2), at::cat({slot_value, token_value}, 2), {.key_mask = mask})};
+  } else {
+    for_tokens = {dense_part(token_query, token_key, token_value, {.key_mask = key_mask})};
+  }
+  // M + L logits for all slots would be an M x M matrix of mostly hidden entries; tokens merged with itself are 1 + L.
+  const at::Tensor slot_query = of_slots.query(rows.slots);
+  const attention::Parts for_slots = {dense_part(slot_query, token_key, token_value, {.key_mask = key_mask}),
+                                      self_part(slot_query, slot_key, slot_value)};
+  if (observe) observe(fmt::format("attentions.{}", index), attention::attention_weights(for_tokens));
+  return {token_block.finish(rows.tokens, attend(for_tokens, of_tokens.attend_options())),
+          slot_block.finish(rows.slots, attend(for_slots, of_slots.attend_options()))};
+}
+
+Memory MemoryStream::leave(const at::Tensor& last, const at::Tensor& entered, const Observer& observe) const {
+  const bool training = is_training();
+  const at::Tensor inner = at::gelu(memory_gate_net->dense->forward(nn::dropout(last, dropout_, training)));
+  const at::Tensor z = at::sigmoid(memory_gate_net->dense2->forward(nn::dropout(inner, dropout_, training)));  // [B, M, 1]
+  if (observe) observe("gate", z);
+  return {z * last + (1 - z) * entered};
+}
+
+Memory MemoryStream::fresh(int64_t batch) const {
+  return {at::zeros({batch, memory_bias.size(1), memory_bias.size(2)}, memory_bias.options().requires_grad(false))};
+}
+
+std::pair<at::Tensor, at::Tensor> with_memory(const Memory& memory, const at::Tensor& rows, const at::Tensor& mask) {
+  if (!memory.slots.defined()) return {rows, mask};
+  at::Tensor joined = at::cat({memory.slots, rows}, 1);  // [B, M + L, E]
+  if (!mask.defined()) return {joined, mask};
+  return {joined, at::cat({mask.new_ones({mask.size(0), memory.slots.size(1)}), mask}, 1)};
+}
+
+}  // namespace palimpsest::memory

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "palimpsest/models/bart.h"
+
+#include <cmath>
+
+#include "palimpsest/core/error.h"
+
+namespace palimpsest::models {
+
+using attention::attend;
+using attention::dense_part;
+using memory::Memory;
+using memory::Rows;
+
+namespace {
+constexpr int64_t kPositionOffset = 2;  // BART's tables start with two unused rows
+constexpr double kEpsilon = 1e-5;
+}  // namespace
+
+attention::LayerShape BartConfig::encoder_shape() const {
+  return {d_model, encoder_attention_heads, encoder_ffn_dim, kEpsilon, dropout, attention_dropout, activation_dropout};
+}
+attention::LayerShape BartConfig::decoder_shape() const {
+  return {d_model, decoder_attention_heads, decoder_ffn_dim, kEpsilon, dropout, attention_dropout, activation_dropout};
+}
+
+BartConfig BartConfig::base() { return {}; }
+BartConfig BartConfig::large() {
+  BartConfig config;
+  config.d_model = 1024;
+  config.encoder_layers = config.decoder_layers = 12;
+  config.encoder_attention_heads = config.decoder_attention_heads = 16;
+  config.encoder_ffn_dim = config.decoder_ffn_dim = 4096;
+  return config;
+}
+
+namespace {
+
+/// Reads typed keys of one JSON object, with errors that name the key.
+class ConfigReader {
+ public:
+  ConfigReader(const Json& json, std::string source) : json_(json), source_(std::move(source)) {
+    if (!json.is_object()) throw input_error("a config must be a JSON object", source_);
+  }
+  bool has(const std::string& key) const { return json_.contains(key) && !json_.at(key).is_null(); }
+  /// Required, and between 1 and `most` (beyond which a size can only be an error).
+  int64_t size(const std::string& key, int64_t most) const { return bounded(key, json_int(json_, key, source_), 1, most); }
+  int64_t id(const std::string& key, int64_t fallback) const {
+    return has(key) ? bounded(key, json_int(json_, key, source_), 0, (1LL << 31) - 1) : fallback;
+  }
+  double rate(const std::string& key, double fallback) const {
+    if (!has(key)) return fallback;
+    const Json& value = json_.at(key);
+    if (!value.is_number() || value.get<double>() < 0 || value.get<double>() > 1) {
+      throw input_error(fmt::format("\"{}\" must be a number from 0 to 1", key), source_);
+    }
+    return value.get<double>();
+  }
+  bool flag(const std::string& key, bool fallback) const {
+    if (!has(key)) return fallback;
+    if (!json_.at(key).is_boolean()) throw input_error(fmt::format("\"{}\" must be true or false", key), source_);
+    return json_.at(key).get<bool>();
+  }
+  std::string text(const std::string& key, const std::string& fallback) const { return has(key) ? json_string(json_, key, source_) : fallback; }
+  const Json& object(const std::string& key) const { return json_.at(key); }
+  const std::string& source() const { return source_; }
+
+ private:
+  int64_t bounded(const std::string& key, int64_t value, int64_t least, int64_t most) const {
+    if (value < least || value > most) throw input_error(fmt::format("\"{}\" is {}, which is not from {} to {}", key, value, least, most), source_);
+    return value;
+  }
+  const Json& json_;
+  std::string source_;
+};
+
+}  // namespace
+
+BartConfig BartConfig::from_json(const Json& json, const std::string& source) {
+  const ConfigReader read(json, source);
+  const std::string family = read.text("model_type", "bart");
+  if (family != "bart") {
+    throw input_error(fmt::format("model_type \"{}\" is not supported", family), source, "this version reads bart");
+  }
+  const std::string activation = read.text("activation_function", "gelu");
+  if (activation != "gelu") throw input_error(fmt::format("activation_function \"{}\" is not supported", activation), source, "this version has gelu");
+  constexpr int64_t kMost = 1 << 24;
+  BartConfig config;
+  config.vocab_size = read.size("vocab_size", kMost);
+  config.d_model = read.size("d_model", 1 << 16);
+  config.encoder_layers = read.size("encoder_layers", 1024);
+  config.decoder_layers = read.size("decoder_layers", 1024);
+  config.encoder_attention_heads = read.size("encoder_attention_heads", 1024);
+  config.decoder_attention_heads = read.size("decoder_attention_heads", 1024);
+  config.encoder_ffn_dim = read.size("encoder_ffn_dim", 1 << 20);
+  config.decoder_ffn_dim = read.size("decoder_ffn_dim", 1 << 20);
+  config.max_position_embeddings = read.size("max_position_embeddings", kMost);
+  config.dropout = read.rate("dropout", 0.1);
+  config.attention_dropout = read.rate("attention_dropout", 0);
+  config.activation_dropout = read.rate("activation_dropout", 0);
+  config.scale_embedding = read.flag("scale_embedding", false);
+  config.pad_token_id = read.id("pad_token_id", 1);
+  config.bos_token_id = read.id("bos_token_id", 0);
+  config.eos_token_id = read.id("eos_token_id", 2);
+  config.decoder_start_token_id = read.id("decoder_start_token_id", config.eos_token_id);
+  for (const auto& [heads, name] : {std::pair{config.encoder_attention_heads, "encoder_attention_heads"},
+                                    std::pair{config.decoder_attention_heads, "decoder_attention_heads"}}) {
+    if (config.d_model % heads != 0) {
+      throw input_error(fmt::format("\"{}\" {} does not divide \"d_model\" {}", name, heads, config.d_model), source);
+    }
+  }
+  if (read.has("memory_len")) {  // the authors' own folders
+    config.memory = {.kind = "membart", .slots = read.size("memory_len", 1 << 20)};
+  }
+  if (read.has("palimpsest")) {
+    const ConfigReader own(read.object("palimpsest"), source + ", \"palimpsest\"");
+    config.memory = memory::MemoryOptions::parse(own.text("memory", "none"));
+    config.decoder_sees_memory = own.flag("decoder_sees_memory", true);
+  }
+  return config;
+}
+
+Json BartConfig::to_json() const {
+  Json json = {{"architectures", {"BartForConditionalGeneration"}},
+               {"model_type", "bart"},
+               {"activation_function", "gelu"},
+               {"vocab_size", vocab_size},
+               {"d_model", d_model},
+               {"encoder_layers", encoder_layers},
+               {"decoder_layers", decoder_layers},
+               {"encoder_attention_heads", encoder_attention_heads},
+               {"decoder_attention_heads", decoder_attention_heads},
+               {"encoder_ffn_dim", encoder_ffn_dim},
+               {"decoder_ffn_dim", decoder_ffn_dim},
+               {"max_position_embeddings", max_position_embeddings},
+               {"dropout", dropout},
+               {"attention_dropout", attention_dropout},
+               {"activation_dropout", activation_dropout},
+               {"scale_embedding", scale_embedding},
+               {"pad_token_id", pad_token_id},
+               {"bos_token_id", bos_token_id},
+               {"eos_token_id", eos_token_id},
+               {"decoder_start_token_id", decoder_start_token_id},
+               {"init_std", init_std},
+               {"is_encoder_decoder", true},
+               {"tie_word_embeddings", true}};
+  if (memory.kind != "none") {
+    json["palimpsest"] = {{"format", 1}, {"memory", memory.text()}, {"decoder_sees_memory", decoder_sees_memory}};
+  }
+  return json;
+}
+
+DecoderLayer::DecoderLayer(const attention::LayerShape& shape, const at::TensorOptions& options) : shape_(shape) {
+  const auto norm = [&](const char* name) {
+    return register_module(name, std::make_shared<nn::LayerNorm>(shape.width, shape.epsilon, options));
+  };
+  self_attn = register_module("self_attn", std::make_shared<attention::MultiHead>(shape, options));
+  self_attn_layer_norm = norm("self_attn_layer_norm");
+  encoder_attn = register_module("encoder_attn", std::make_shared<attention::MultiHead>(shape, options));
+  encoder_attn_layer_norm = norm("encoder_attn_layer_norm");
+  fc1 = register_module("fc1", std::make_shared<nn::Linear>(shape.width, shape.inner, options));
+  fc2 = register_module("fc2", std::make_shared<nn::Linear>(shape.inner, shape.width, options));
+  final_layer_norm = norm("final_layer_norm");
+}
+
+at::Tensor DecoderLayer::forward(const at::Tensor& rows, const at::Tensor& mask, const EncoderOutput& encoded,
+                                 attention::State* state, const std::string& name) const {
+  const bool training = is_training();
+  const auto drop = [&](const at::Tensor& x) { return nn::dropout(x, shape_.dropout, training); };
+
+  at::Tensor key = self_attn->key(rows), value = self_attn->value(rows);  // [B, H, T, D]
+  if (state != nullptr) {
+    if (state->contains(name + ".key")) {
+      key = at::cat({state->get(name + ".key"), key}, 2);
+      value = at::cat({state->get(name + ".value"), value}, 2);
+    }
+    state->set(name + ".key", key);
+    state->set(name + ".value", value);
+  }
+  const at::Tensor looked_back =
+      attend({dense_part(self_attn->query(rows), key, value, {.key_mask = mask, .causal = true})}, self_attn->attend_options());
+  const at::Tensor own = self_attn_layer_norm->forward(rows + drop(self_attn->output(looked_back)));
+
+  at::Tensor context_key, context_value;  // [B, H, M + L, D]; computed once per source
+  if (state != nullptr && state->contains(name + ".context_key")) {
+    context_key = state->get(name + ".context_key");
+    context_value = state->get(name + ".context_value");
+  } else {
+    context_key = encoder_attn->key(encoded.context);
+    context_value = encoder_attn->value(encoded.context);
+    if (state != nullptr) {
+      state->set(name + ".context_key", context_key);
+      state->set(name + ".context_value", context_value);
+    }
+  }
+  const at::Tensor read = attend({dense_part(encoder_attn->query(own), context_key, context_value, {.key_mask = encoded.context_mask})},
+                                 encoder_attn->attend_options());
+  const at::Tensor informed = encoder_attn_layer_norm->forward(own + drop(encoder_attn->output(read)));
+  const at::Tensor fed = nn::feed_forward(informed, *fc1, *fc2, shape_.activation_dropout, training);
+  return final_layer_norm->forward(informed + drop(fed));
+}
+
+Embeddings::Embeddings(const BartConfig& config, const at::TensorOptions& options)
+    : scale_(config.scale_embedding ? std::sqrt(static_cast<double>(config.d_model)) : 1.0), dropout_(config.dropout) {
+  embed_positions = register_module("embed_positions", std::make_shared<nn::Embedding>(config.max_position_embeddings + kPositionOffset, config.d_model, options));
+  layernorm_embedding = register_module("layernorm_embedding", std::make_shared<nn::LayerNorm>(config.d_model, kEpsilon, options));
+}
+
+at::Tensor Embeddings::forward(const nn::Embedding& words, const at::Tensor& ids, int64_t first, const char* side) const {
+  const int64_t last = first + ids.size(1), limit = embed_positions->weight.size(0) - kPositionOffset;
+  if (last > limit) {
+    throw usage_error(fmt::format("{} tokens in the {}, but its position table ends at {}", last, side, limit), "",
+                      "use shorter segments or ask for fewer tokens; a table of another length needs another model");
+  }
+  at::Tensor word = words.forward(ids);
+  if (scale_ != 1.0) word = word * scale_;
+  const at::Tensor position = embed_positions->weight.narrow(0, first + kPositionOffset, ids.size(1));  // [L, E]
+  return nn::dropout(layernorm_embedding->forward(word + position), dropout_, is_training());
+}
+
+BartModel::BartModel(const BartConfig& config, const at::TensorOptions& options) : config_(config) {
+  shared = register_module("shared", std::make_shared<nn::Embedding>(config.vocab_size, config.d_model, options));
+  encoder_embeddings = register_module("encoder_embeddings", std::make_shared<Embeddings>(config, options));
+  decoder_embeddings = register_module("decoder_embeddings", std::make_shared<Embeddings>(config, options));
+  for (int64_t i = 0; i < config.encoder_layers; ++i) {
+    encoder_layers.push_back(register_module("encoder_layers_" + std::to_string(i), std::make_shared<attention::Block>(config.encoder_shape(), options)));
+  }
+  if (config.memory.enabled()) {
+    memory = register_module("memory", std::make_shared<memory::MemoryStream>(config.memory, config.encoder_layers, config.encoder_shape(), options));
+  }
+  for (int64_t i = 0; i < config.decoder_layers; ++i) {
+    decoder_layers.push_back(register_module("decoder_layers_" + std::to_string(i), std::make_shared<DecoderLayer>(config.decoder_shape(), options)));
+  }
+  final_logits_bias = register_buffer("final_logits_bias", at::zeros({1, config.vocab_size}, options));
+}
+
+memory::Memory BartModel::fresh_memory(int64_t batch) const { return memory ? memory->fresh(batch) : Memory{}; }
+
+EncoderOutput BartModel::encode(const EncodeInput& input) const {
+  nn::check_shape(input.ids, {-1, -1}, "input_ids");
+  if (input.mask.defined()) nn::check_shape(input.mask, input.ids.sizes(), "attention_mask");
+  Rows rows;
+  rows.tokens = encoder_embeddings->forward(*shared, input.ids, 0, "encoder");
+  at::Tensor entered;  // [B, M, E]
+  if (memory) {
+    const Memory before = input.memory.slots.defined() ? input.memory : fresh_memory(input.ids.size(0));
+    rows.slots = entered = memory->enter(before, input.reset);
+  }
+  const auto observe_rows = [&](size_t n) {
+    if (!input.observe) return;
+    input.observe(fmt::format("hidden_states.{}", n), rows.tokens);
+    if (memory) input.observe(fmt::format("slots.{}", n), rows.slots);
+  };
+  observe_rows(0);
+  for (size_t i = 0; i < encoder_layers.size(); ++i) {
+    const attention::Block& layer = *encoder_layers[i];
+    if (memory) {
+      rows = memory->layer(static_cast<int64_t>(i), layer, rows, input.mask, input.use_memory, input.observe);
+    } else {
+      const auto& heads = *layer.self_attn;
+      const attention::Parts parts = {dense_part(heads.query(rows.tokens), heads.key(rows.tokens), heads.value(rows.tokens), {.key_mask = input.mask})};
+      if (input.observe) input.observe(fmt::format("attentions.{}", i), attention::attention_weights(parts));
+      rows.tokens = layer.finish(rows.tokens, attend(parts, heads.attend_options()));
+    }
+    observe_rows(i + 1);
+  }
+  EncoderOutput output;
+  output.hidden = rows.tokens;
+  if (memory) output.memory = memory->leave(rows.slots, entered, input.observe);
+  const bool decoder_reads_memory = memory && input.use_memory && config_.decoder_sees_memory;
+  std::tie(output.context, output.context_mask) = with_memory(decoder_reads_memory ? output.memory : Memory{}, output.hidden, input.mask);
+  return output;
+}
+
+at::Tensor BartModel::decode(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded, attention::State* state) const {
+  nn::check_shape(ids, {encoded.context.size(0), -1}, "decoder_input_ids");
+  const int64_t first = state != nullptr && state->contains("layer.0.key") ? state->get("layer.0.key").size(2) : 0;
+  at::Tensor rows = decoder_embeddings->forward(*shared, ids, first, "decoder");
+  for (size_t i = 0; i < decoder_layers.size(); ++i) {
+    rows = decoder_layers[i]->forward(rows, mask, encoded, state, "layer." + std::to_string(i));
+  }
+  return rows;
+}
+
+at::Tensor BartModel::logits(const at::Tensor& hidden) const { return at::linear(hidden, shared->weight, final_logits_bias.view({-1})); }
+
+}  // namespace palimpsest::models

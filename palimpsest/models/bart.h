@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The BART encoder-decoder (post-norm, learned positions with offset 2, exact GELU), with or without a memory beside the
+// encoder's tokens: MemBART. Assembly only; ALGORITHMS 3.2.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "palimpsest/attention/state.h"
+#include "palimpsest/core/json.h"
+#include "palimpsest/memory/memory_stream.h"
+
+namespace palimpsest::models {
+
+/// The keys of a Hugging Face config.json, and what the `palimpsest` object adds.
+struct BartConfig {
+  int64_t vocab_size = 50265;
+  int64_t d_model = 768;
+  int64_t encoder_layers = 6, decoder_layers = 6;
+  int64_t encoder_attention_heads = 12, decoder_attention_heads = 12;
+  int64_t encoder_ffn_dim = 3072, decoder_ffn_dim = 3072;
+  int64_t max_position_embeddings = 1024;
+  double dropout = 0.1, attention_dropout = 0, activation_dropout = 0;
+  bool scale_embedding = false;
+  int64_t pad_token_id = 1, bos_token_id = 0, eos_token_id = 2, decoder_start_token_id = 2;
+  double init_std = 0.02;
+  memory::MemoryOptions memory;
+  bool decoder_sees_memory = true;  ///< the decoder attends to [memory; tokens], else to the tokens alone
+
+  attention::LayerShape encoder_shape() const;
+  attention::LayerShape decoder_shape() const;
+
+  static BartConfig base();   ///< 6 + 6 layers, d 768
+  static BartConfig large();  ///< 12 + 12 layers, d 1024
+  /// Reads a config.json; a missing size, an activation or family not supported is an input error that names it.
+  static BartConfig from_json(const Json& json, const std::string& source);
+  /// The config.json, with the `palimpsest` object where there is a memory.
+  Json to_json() const;
+};
+
+struct EncodeInput {
+  at::Tensor ids;         ///< [B, L] int64
+  at::Tensor mask;        ///< [B, L] bool, true = real; undefined where nothing is padded (the fast path)
+  memory::Memory memory;  ///< of the segment before; undefined = fresh
+  at::Tensor reset;       ///< [B] bool: forget `memory` first; undefined = keep all
+  bool use_memory = true;  ///< false: tokens and decoder do not see the memory, which is still written
+  memory::Observer observe = {};
+};
+
+struct EncoderOutput {
+  at::Tensor hidden;      ///< [B, L, E]
+  memory::Memory memory;  ///< to carry to the next segment
+  at::Tensor context;     ///< [B, M + L, E]: what the decoder attends to
+  at::Tensor context_mask;  ///< [B, M + L] bool or undefined
+};
+
+/// One decoder layer; names as in Hugging Face's BART.
+class DecoderLayer : public torch::nn::Module {
+ public:
+  DecoderLayer(const attention::LayerShape& shape, const at::TensorOptions& options);
+  std::shared_ptr<attention::MultiHead> self_attn, encoder_attn;
+  std::shared_ptr<nn::LayerNorm> self_attn_layer_norm, encoder_attn_layer_norm, final_layer_norm;
+  std::shared_ptr<nn::Linear> fc1, fc2;
+
+  /// rows [B, T, E]; `state` (may be null) holds keys and values of earlier rows and of the context under "layer.N.…".
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& mask, const EncoderOutput& encoded, attention::State* state,
+                     const std::string& name) const;
+
+ private:
+  attention::LayerShape shape_;
+};
+
+/// Token and position embeddings with their norm: LN(word + position), dropout.
+class Embeddings : public torch::nn::Module {
+ public:
+  Embeddings(const BartConfig& config, const at::TensorOptions& options);
+  /// `first`: the position of ids[:, 0]. Past the table: a usage error that gives the limit.
+  at::Tensor forward(const nn::Embedding& words, const at::Tensor& ids, int64_t first, const char* side) const;
+  std::shared_ptr<nn::Embedding> embed_positions;
+  std::shared_ptr<nn::LayerNorm> layernorm_embedding;
+
+ private:
+  double scale_, dropout_;
+};
+
+class BartModel : public torch::nn::Module {
+ public:
+  explicit BartModel(const BartConfig& config, const at::TensorOptions& options = {});
+
+  const BartConfig& config() const { return config_; }
+  EncoderOutput encode(const EncodeInput& input) const;
+
+  /// Hidden rows of the decoder, [B, T, E]. ids [B, T]; mask [B, T] bool or undefined. With a state, ids are the *next*
+  /// tokens and the state is carried on; without, the whole sequence.
+  at::Tensor decode(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded, attention::State* state = nullptr) const;
+  /// [.., E] -> [.., V]: the tied embedding, plus the final bias where there is one.
+  at::Tensor logits(const at::Tensor& hidden) const;
+
+  /// A memory before anything was read; undefined slots where the model has none.
+  memory::Memory fresh_memory(int64_t batch) const;
+
+  /// How parameters start. Norms are 1 and 0, biases 0 in all of them.
+  ///   normal      linear weights and embeddings N(0, std)   (BART's init_std), v_b N(0, slot_std)
+  ///   scaled      linear weights N(0, 1/fan-in), embeddings N(0, std), v_b N(0, 1)
+  ///   structured  attention starts out looking at like positions and passing on what it sees: see docs/training.md.
+  ///               Encoder and decoder start with the same positions, slot j starts as the positions of its part of a
+  ///               segment, query and key projections are one orthogonal matrix, the output projection is the transpose
+  ///               of the value projection, and slots start with the tokens' weights.
+  struct Init {
+    enum Style { kNormal, kScaled, kStructured } style = kNormal;
+    double std = 0.02, slot_std = 0.01;
+    int64_t segment = 0;  ///< structured: tokens that slots share out among them; 0: the position table
+    uint64_t seed = 0;
+  };
+  void initialize(const Init& init);
+
+  std::shared_ptr<nn::Embedding> shared;
+  std::shared_ptr<Embeddings> encoder_embeddings, decoder_embeddings;
+  std::vector<std::shared_ptr<attention::Block>> encoder_layers;
+  std::vector<std::shared_ptr<DecoderLayer>> decoder_layers;
+  std::shared_ptr<memory::MemoryStream> memory;  ///< null without a memory
+  at::Tensor final_logits_bias;                  ///< [1, V], a buffer (BART's own; not trained)
+
+ private:
+  BartConfig config_;
+};
+
+}  // namespace palimpsest::models

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a BART with or without memory starts.
+#include <cmath>
+
+#include "palimpsest/core/random.h"
+#include "palimpsest/models/bart.h"
+
+namespace palimpsest::models {
+
+namespace {
+
+constexpr double kWordStd = 0.2, kPositionStd = 0.4;  // of the structured start; tokens and places weigh about the same
+constexpr double kFeedForwardShare = 0.5;             // attention leads at first
+
+bool ends_with(const std::string& text, const std::string& tail) {
+  return text.size() >= tail.size() && text.compare(text.size() - tail.size(), tail.size(), tail) == 0;
+}
+
+void make_orthogonal(const at::Tensor& weight, uint64_t seed, const std::string& name) {
+  at::Tensor values = at::empty(weight.sizes(), at::kDouble);
+  nn::fill_normal(values, 1.0, seed, name);
+  const auto [q, r] = at::linalg_qr(values);
+  weight.copy_(q * r.diagonal().sign());
+}
+
+void tie(const attention::MultiHead& heads) {
+  heads.k_proj->weight.copy_(heads.q_proj->weight);
+  heads.out_proj->weight.copy_(heads.v_proj->weight.t());
+}
+
+}  // namespace
+
+void BartModel::initialize(const Init& init) {
+  const at::NoGradGuard no_grad;
+  const bool structured = init.style == Init::kStructured;
+  for (const auto& entry : named_parameters()) {
+    const std::string& name = entry.key();
+    const at::Tensor& value = entry.value();
+    if (ends_with(name, "memory_bias")) {
+      nn::fill_normal(value, init.style == Init::kNormal ? init.slot_std : 1.0, init.seed, name);
+    } else if (ends_with(name, ".bias")) {
+      value.zero_();
+    } else if (value.dim() == 1) {
+      value.fill_(1);  // norms
+    } else if (ends_with(name, "shared.weight") || ends_with(name, "embed_positions.weight")) {
+      nn::fill_normal(value, structured ? kWordStd : init.std, init.seed, name);
+    } else {
+      const double scaled = 1.0 / std::sqrt(static_cast<double>(structured ? config_.d_model : value.size(1)));
+      nn::fill_normal(value, init.style == Init::kNormal ? init.std : scaled, init.seed, name);
+      if (structured && value.size(0) == value.size(1)) make_orthogonal(value, init.seed, name);
+      if (structured && ends_with(name, "fc2.weight")) value.mul_(kFeedForwardShare);
+    }
+  }
+  if (!structured || shared->weight.is_meta()) return;
+
+  at::Tensor positions = at::empty({config_.max_position_embeddings, config_.d_model}, at::kDouble);
+  nn::fill_normal(positions, kPositionStd, init.seed, "positions");
+  for (const auto& side : {encoder_embeddings, decoder_embeddings}) {
+    const at::Tensor& table = side->embed_positions->weight;
+    table.narrow(0, table.size(0) - positions.size(0), positions.size(0)).copy_(positions);
+  }
+  for (const auto& layer : encoder_layers) tie(*layer->self_attn);
+  for (const auto& layer : decoder_layers) {
+    tie(*layer->self_attn);
+    tie(*layer->encoder_attn);
+  }
+  if (!memory) return;
+  for (size_t i = 0; i < memory->layers.size(); ++i) {
+    attention::MultiHead &slots = *memory->layers[i]->self_attn, &tokens = *encoder_layers[i]->self_attn;
+    slots.q_proj->weight.copy_(tokens.q_proj->weight);
+    slots.v_proj->weight.copy_(tokens.v_proj->weight);
+    tie(slots);
+  }
+  const int64_t slots = memory->memory_bias.size(1), segment = init.segment > 0 ? std::min(init.segment, positions.size(0)) : positions.size(0);
+  for (int64_t j = 0; j < slots; ++j) {
+    const int64_t first = j * segment / slots, last = std::max(first + 1, (j + 1) * segment / slots);
+    const at::Tensor place = positions.slice(0, first, last).sum(0);
+    memory->memory_bias[0][j].copy_(place / place.std(0, /*unbiased=*/true));
+  }
+}
+
+}  // namespace palimpsest::models

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "palimpsest/nn/layers.h"
+
+#include <set>
+
+#include "palimpsest/core/random.h"
+#include "palimpsest/core/threads.h"
+
+namespace palimpsest::nn {
+
+Linear::Linear(int64_t in, int64_t out, const at::TensorOptions& options, bool with_bias) {
+  weight = register_parameter("weight", at::empty({out, in}, options));
+  if (with_bias) bias = register_parameter("bias", at::empty({out}, options));
+}
+
+LayerNorm::LayerNorm(int64_t width, double eps, const at::TensorOptions& options) : eps_(eps) {
+  weight = register_parameter("weight", at::empty({width}, options));
+  bias = register_parameter("bias", at::empty({width}, options));
+}
+
+Embedding::Embedding(int64_t rows, int64_t width, const at::TensorOptions& options) {
+  weight = register_parameter("weight", at::empty({rows, width}, options));
+}
+
+at::Tensor feed_forward(const at::Tensor& x, const Linear& fc1, const Linear& fc2, double activation_dropout, bool training) {
+  return fc2.forward(nn::dropout(at::gelu(fc1.forward(x)), activation_dropout, training));
+}
+
+void fill_normal(at::Tensor tensor, double std, uint64_t seed, const std::string& name) {
+  if (tensor.is_meta()) return;
+  uint64_t name_key = 0;
+  for (const char c : name) name_key = mix_bits(name_key ^ static_cast<unsigned char>(c));
+  const uint64_t key = random_key(seed, name_key);
+  at::Tensor values = at::empty(tensor.sizes(), at::kDouble);
+  double* out = values.data_ptr<double>();
+  parallel_for(values.numel(), 1 << 14, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) out[i] = std * Random(random_key(key, i)).normal();
+  });
+  const at::NoGradGuard no_grad;
+  tensor.copy_(values);
+}
+
+int64_t parameter_count(const torch::nn::Module& module) {
+  std::set<const void*> seen;
+  int64_t count = 0;
+  for (const auto& parameter : module.parameters()) {
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) count += parameter.numel();
+  }
+  return count;
+}
+
+}  // namespace palimpsest::nn

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The small modules everything is made of. They are our own rather than torch::nn's because they take
+// TensorOptions: a model can be built on the meta device (no memory) and filled from a memory map.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+
+namespace palimpsest::nn {
+
+/// y = x W^T + b, W stored [out, in].
+class Linear : public torch::nn::Module {
+ public:
+  Linear(int64_t in, int64_t out, const at::TensorOptions& options, bool with_bias = true);
+  at::Tensor forward(const at::Tensor& x) const { return at::linear(x, weight, bias); }
+  at::Tensor weight, bias;  ///< [out, in], [out] (undefined without bias)
+};
+
+/// g * (x - mean) / sqrt(var + eps) + b over the last axis, biased variance.
+class LayerNorm : public torch::nn::Module {
+ public:
+  LayerNorm(int64_t width, double eps, const at::TensorOptions& options);
+  at::Tensor forward(const at::Tensor& x) const { return at::layer_norm(x, weight.sizes(), weight, bias, eps_); }
+  at::Tensor weight, bias;  ///< [width], [width]
+
+ private:
+  double eps_;
+};
+
+/// A table of rows, [rows, width].
+class Embedding : public torch::nn::Module {
+ public:
+  Embedding(int64_t rows, int64_t width, const at::TensorOptions& options);
+  /// ids: integers of any shape; adds the axis `width`.
+  at::Tensor forward(const at::Tensor& ids) const { return at::embedding(weight, ids); }
+  at::Tensor weight;
+};
+
+/// Dropout that is off outside training; draws from torch's generator, which the trainer seeds at each step.
+inline at::Tensor dropout(const at::Tensor& x, double rate, bool training) {
+  return rate > 0 && training ? at::dropout(x, rate, true) : x;
+}
+
+/// fc2(GELU(fc1(x))), exact (erf) GELU; `activation_dropout` between the two.
+at::Tensor feed_forward(const at::Tensor& x, const Linear& fc1, const Linear& fc2, double activation_dropout, bool training);
+
+/// Fills parameters with normal numbers of a counter-based generator: value i of a tensor depends on (seed,
+/// the tensor's name, i) alone, whatever the number of threads.
+void fill_normal(at::Tensor tensor, double std, uint64_t seed, const std::string& name);
+
+/// Parameters, with tied ones once.
+int64_t parameter_count(const torch::nn::Module& module);
+
+}  // namespace palimpsest::nn

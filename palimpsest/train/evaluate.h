@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measuring a model over whole documents: perplexity and free-running recall, with the memory kept, reset, another
+// document's, or off. Results do not depend on the batch size or the order of documents.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "palimpsest/train/tasks.h"
+
+namespace palimpsest::train {
+
+/// What happens to the carried memory while evaluating.
+///   keep   as in use: carried from segment to segment of a document
+///   reset  forgotten before every segment
+///   other  before every segment replaced by what another document (the next in the list) left at its end
+///   off    neither tokens nor decoder see it
+enum class Carry { kKeep, kReset, kOther, kOff };
+Carry parse_carry(const std::string& text);
+std::string carry_name(Carry carry);
+
+struct WalkOptions {
+  Carry carry = Carry::kKeep;
+  int64_t batch = 16;
+  int64_t max_segments = 0;  ///< of each document, from its start; 0: all
+  std::function<bool()> stop = {};  ///< asked between steps; true ends the walk
+};
+
+/// Documents, and what a batch maker needs to cut them.
+struct EvalData {
+  std::shared_ptr<const data::Corpus> corpus;
+  std::vector<data::Span> spans;
+  data::SegmentOptions segments;
+};
+
+/// Reads all documents side by side, calling `each` once per step with the batch and what the encoder made of it.
+/// `make` turns lane items into a batch.
+void walk(const models::BartModel& model, const EvalData& data, const WalkOptions& options,
+          const std::function<SegmentBatch(std::vector<data::LaneItem>)>& make,
+          const std::function<void(const SegmentBatch&, const models::EncoderOutput&)>& each);
+
+/// Sums of one slice.
+struct LossSum {
+  int64_t targets = 0;
+  double nll = 0;
+  double perplexity() const;
+};
+
+struct LossReport {
+  LossSum total;
+  int64_t segments = 0;  ///< with a target
+  int64_t words = 0, bytes = 0;  ///< of the targets' text (white-space separated words)
+  std::map<int64_t, LossSum> by_segment;  ///< by the segment's place in its document, from 0
+  Json to_json() const;
+};
+/// Teacher-forced loss of `task`. The tokenizer (may be null) gives words and bytes.
+LossReport evaluate_loss(const models::BartModel& model, const EvalData& data, const BatchMaker& maker, const checkpoint::Task& task,
+                         const text::Tokenizer* tokenizer, const WalkOptions& options);
+
+struct RecallReport {
+  int64_t tokens = 0, recovered = 0;   ///< reference tokens, and those given back at the exact position
+  int64_t segments = 0, exact = 0;     ///< segments, and those given back whole
+  struct Example {
+    std::string document, current, reference, given;
+    int64_t segment = 0;
+    double share = 0;
+  };
+  std::vector<Example> examples;
+  double share() const { return tokens > 0 ? static_cast<double>(recovered) / static_cast<double>(tokens) : 0; }
+  Json to_json() const;
+};
+/// Free-running greedy decoding of `task` from (current segment, memory), compared with the reference position by position.
+/// `max_examples` are kept, from the first segments on.
+RecallReport evaluate_recall(const models::BartModel& model, const EvalData& data, const BatchMaker& maker, const checkpoint::Task& task,
+                             const SpecialIds& ids, const text::Tokenizer* tokenizer, const WalkOptions& options, int64_t max_examples = 0);
+
+/// The rows `keep` [B'] (int64) of what the decoder attends to.
+models::EncoderOutput select_rows(const models::EncoderOutput& encoded, const at::Tensor& keep);
+
+}  // namespace palimpsest::train

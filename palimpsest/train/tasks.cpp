@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "palimpsest/train/tasks.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "palimpsest/core/error.h"
+#include "palimpsest/core/random.h"
+#include "palimpsest/nn/loss.h"
+
+namespace palimpsest::train {
+
+namespace {
+enum Purpose { kDrawTask, kNoise, kMaskInputs, kMaskAuxiliary };
+const char* const kAuxiliary = "current";
+}  // namespace
+
+SpecialIds SpecialIds::of(const models::BartConfig& config, const text::Tokenizer* tokenizer) {
+  SpecialIds ids{config.bos_token_id, config.pad_token_id, config.eos_token_id, -1};
+  if (tokenizer != nullptr) ids.mask = tokenizer->id_of("<mask>").value_or(-1);
+  return ids;
+}
+
+TaskName TaskName::parse(const std::string& text) {
+  const Error unknown = usage_error(fmt::format("unknown task \"{}\"", text), "tasks", "choose among recall, recall:N (N segments back), next, denoise");
+  if (text == "recall") return {"recall", 1};
+  if (text == "next" || text == "denoise") return {text, 0};
+  if (text.rfind("recall:", 0) != 0) throw unknown;
+  TaskName name{"recall", 0};
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data() + 7, end, name.distance);
+  if (code != std::errc() || stop != end || name.distance < 1 || name.distance > 1000) throw unknown;
+  return name;
+}
+
+std::pair<std::shared_ptr<const text::Tokenizer>, std::vector<checkpoint::Task>> assign_start_tokens(
+    std::shared_ptr<const text::Tokenizer> tokenizer, const Weights& weights, bool auxiliary, int64_t family_start) {
+  if (weights.empty()) throw usage_error("no task is given", "tasks", "for example tasks = {recall = 1}");
+  std::vector<checkpoint::Task> tasks;
+  for (const auto& [name, weight] : weights) {
+    const TaskName parsed = TaskName::parse(name);
+    if (!(weight > 0)) throw usage_error(fmt::format("the weight of the task {} is {}", name, weight), "tasks", "weights must be positive; leave the task out instead");
+    tasks.push_back({parsed.kind, family_start, parsed.distance});
+  }
+  const bool several = tasks.size() > 1;
+  if (auxiliary) tasks.push_back({kAuxiliary, family_start, 0});
+  std::vector<std::string> added;
+  for (const auto& task : tasks) {
+    if (several || task.name == kAuxiliary) added.push_back("<" + task.text() + ">");
+  }
+  if (added.empty()) return {tokenizer, tasks};
+  if (!tokenizer) throw usage_error("several tasks need a tokenizer to add start tokens to", "tasks");
+  tokenizer = tokenizer->with_added_tokens(added);
+  for (auto& task : tasks) {
+    if (several || task.name == kAuxiliary) task.start_id = tokenizer->id_of("<" + task.text() + ">").value();
+  }
+  return {tokenizer, tasks};
+}
+
+BatchMaker::BatchMaker(std::shared_ptr<const data::Corpus> corpus, std::vector<data::Span> spans, data::SegmentOptions segments,
+                       TaskOptions options, std::vector<checkpoint::Task> tasks, SpecialIds ids, uint64_t seed)
+    : corpus_(std::move(corpus)), spans_(std::move(spans)), segments_(segments), options_(std::move(options)), tasks_(std::move(tasks)),
+      ids_(ids), seed_(seed) {
+  double total = 0;
+  for (const auto& task : tasks_) {
+    double weight = 0;
+    for (const auto& [name, given] : options_.tasks) {
+      const TaskName parsed = TaskName::parse(name);
+      if (parsed.kind == task.name && parsed.distance == task.distance) weight = given;
+    }
+    weights_.push_back(weight);
+    total += weight;
+    if (task.name == "denoise" && ids_.mask < 0) throw usage_error("denoising needs a <mask> token, which the tokenizer lacks", "tasks");
+  }
+  for (double& weight : weights_) weight = total > 0 ? weight / total : 0;
+  if (options_.decoder_mask_rate > 0 && ids_.mask < 0) throw usage_error("masking decoder inputs needs a <mask> token, which the tokenizer lacks", "decoder_mask_rate");
+  if (options_.decoder_mask_rate < 0 || options_.decoder_mask_rate > 1) throw usage_error(fmt::format("decoder_mask_rate is {}, not between 0 and 1", options_.decoder_mask_rate));
+}
+
+uint64_t BatchMaker::key(const data::LaneItem& item, int purpose) const {
+  return random_key(seed_, purpose, item.epoch, item.document, item.begin);
+}
+
+std::optional<BatchMaker::Asked> BatchMaker::ask(const data::LaneItem& item, const checkpoint::Task& task) const {
+  if (item.idle) return std::nullopt;
+  const data::Span& span = spans_[static_cast<size_t>(item.span)];
+  const auto tokens_of = [&](int64_t segment) {
+    const data::Span window = data::segment_of(span, segment, segments_);
+    const auto all = corpus_->tokens(span.document).subspan(static_cast<size_t>(window.begin), static_cast<size_t>(window.size()));
+    return std::vector<int32_t>(all.begin(), all.end());
+  };
+  if (task.name == "recall") {
+    if (item.segment < task.distance) return std::nullopt;
+    return Asked{tokens_of(item.segment - task.distance), true, task.start_id};
+  }
+  if (task.name == "next") {
+    if (item.last) return std::nullopt;
+    // Inside a document nothing ends with a segment: eos stands for the end of the document alone.
+    const bool ends = item.segment + 2 == data::segment_count(span.size(), segments_) && span.end == static_cast<int64_t>(corpus_->tokens(span.document).size());
+    return Asked{tokens_of(item.segment + 1), ends, task.start_id};
+  }
+  return Asked{{item.tokens.begin(), item.tokens.end()}, true, task.start_id};  // denoise, current
+}
+
+std::optional<std::vector<int32_t>> BatchMaker::reference(const data::LaneItem& item, const checkpoint::Task& task) const {
+  auto asked = ask(item, task);
+  if (!asked) return std::nullopt;
+  return std::move(asked->tokens);
+}
+
+std::vector<int32_t> BatchMaker::encoder_tokens(const data::LaneItem& item, const checkpoint::Task* task) const {
+  if (task != nullptr && task->name == "denoise") {
+    Random random(key(item, kNoise));
+    return data::infill(item.tokens, {.rate = options_.denoise_rate, .span_mean = options_.denoise_span_mean, .mask_id = static_cast<int32_t>(ids_.mask),
+                                      .keep = {static_cast<int32_t>(ids_.bos), static_cast<int32_t>(ids_.eos)}, .max_length = segments_.segment}, random);
+  }
+  return {item.tokens.begin(), item.tokens.end()};
+}
+
+SegmentBatch BatchMaker::encoder_side(std::vector<data::LaneItem> items, const std::vector<const checkpoint::Task*>& tasks) const {
+  SegmentBatch batch;
+  const int64_t lanes = static_cast<int64_t>(items.size());
+  std::vector<std::vector<int32_t>> rows;
+  int64_t longest = 1;
+  for (size_t i = 0; i < items.size(); ++i) {
+    rows.push_back(items[i].idle ? std::vector<int32_t>{} : encoder_tokens(items[i], tasks[i]));
+    longest = std::max(longest, static_cast<int64_t>(rows.back().size()));
+  }
+  batch.ids = at::full({lanes, longest}, ids_.pad, at::kLong);
+  batch.reset = at::empty({lanes}, at::kBool);
+  at::Tensor mask = at::zeros({lanes, longest}, at::kBool);
+  for (int64_t i = 0; i < lanes; ++i) {
+    const auto& row = rows[static_cast<size_t>(i)];
+    std::copy(row.begin(), row.end(), batch.ids.data_ptr<int64_t>() + i * longest);
+    std::fill_n(mask.data_ptr<bool>() + i * longest, row.size(), true);
+    batch.reset.data_ptr<bool>()[i] = items[static_cast<size_t>(i)].reset;
+    batch.tokens += static_cast<int64_t>(row.size());
+  }
+  if (batch.tokens < lanes * longest) batch.mask = mask;
+  batch.items = std::move(items);
+  return batch;
+}
+
+Targets BatchMaker::make_targets(const std::vector<std::optional<Asked>>& asked, const std::vector<data::LaneItem>& items, double mask_rate) const {
+  Targets targets;
+  const int64_t lanes = static_cast<int64_t>(asked.size());
+  int64_t longest = 1;
+  for (const auto& one : asked) longest = std::max(longest, one ? static_cast<int64_t>(one->tokens.size()) + (one->eos ? 1 : 0) : 0);
+  targets.labels = at::full({lanes, longest}, nn::kIgnore, at::kLong);
+  targets.decoder_ids = at::full({lanes, longest}, ids_.pad, at::kLong);
+  for (int64_t i = 0; i < lanes; ++i) {
+    const auto& one = asked[static_cast<size_t>(i)];
+    int64_t* inputs = targets.decoder_ids.data_ptr<int64_t>() + i * longest;
+    inputs[0] = ids_.eos;
+    if (!one) continue;
+    int64_t* labels = targets.labels.data_ptr<int64_t>() + i * longest;
+    int64_t* label = std::copy(one->tokens.begin(), one->tokens.end(), labels);
+    if (one->eos) *label++ = ids_.eos;
+    const int64_t length = label - labels;
+    targets.count += length;
+    inputs[0] = one->start;
+    Random random(key(items[static_cast<size_t>(i)], one->start == tasks_.back().start_id && tasks_.back().name == kAuxiliary ? kMaskAuxiliary : kMaskInputs));
+    for (int64_t j = 1; j < length; ++j) inputs[j] = random.uniform() < mask_rate ? ids_.mask : labels[j - 1];
+  }
+  return targets;
+}
+
+SegmentBatch BatchMaker::training(std::vector<data::LaneItem> items) const {
+  std::vector<const checkpoint::Task*> chosen;
+  std::vector<std::optional<Asked>> asked, again;
+  for (const auto& item : items) {
+    Random random(key(item, kDrawTask));
+    double draw = random.uniform();
+    size_t index = 0;
+    while (index + 1 < weights_.size() && (draw -= weights_[index]) >= 0) ++index;
+    while (weights_[index] == 0 && index > 0) --index;  // rounding at the very end of the interval
+    chosen.push_back(item.idle ? nullptr : &tasks_[index]);
+    asked.push_back(chosen.back() == nullptr ? std::nullopt : ask(item, *chosen.back()));
+    if (options_.auxiliary_weight > 0) again.push_back(ask(item, tasks_.back()));
+  }
+  SegmentBatch batch = encoder_side(std::move(items), chosen);
+  batch.main = make_targets(asked, batch.items, options_.decoder_mask_rate);
+  if (options_.auxiliary_weight > 0) batch.auxiliary = make_targets(again, batch.items, options_.decoder_mask_rate);
+  return batch;
+}
+
+SegmentBatch BatchMaker::evaluation(std::vector<data::LaneItem> items, const checkpoint::Task& task) const {
+  std::vector<std::optional<Asked>> asked;
+  for (const auto& item : items) asked.push_back(ask(item, task));
+  const std::vector<const checkpoint::Task*> tasks(items.size(), &task);
+  SegmentBatch batch = encoder_side(std::move(items), tasks);
+  batch.main = make_targets(asked, batch.items, 0);
+  return batch;
+}
+
+SegmentBatch BatchMaker::reading(std::vector<data::LaneItem> items) const {
+  const std::vector<const checkpoint::Task*> tasks(items.size(), nullptr);
+  return encoder_side(std::move(items), tasks);
+}
+
+}  // namespace palimpsest::train

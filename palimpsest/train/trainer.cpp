@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "palimpsest/train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "palimpsest/checkpoint/safetensors.h"
+#include "palimpsest/core/error.h"
+#include "palimpsest/core/files.h"
+#include "palimpsest/core/log.h"
+#include "palimpsest/core/random.h"
+#include "palimpsest/core/threads.h"
+#include "palimpsest/core/version.h"
+#include "palimpsest/nn/loss.h"
+
+namespace fs = std::filesystem;
+
+namespace palimpsest::train {
+
+namespace {
+
+const char* const kState = "trainer_state.json";
+const char* const kOptimizer = "optimizer.safetensors";
+
+void check_positive(const char* name, int64_t value) {
+  if (value < 1) throw usage_error(fmt::format("{} is {}", name, value), "", "give 1 or more");
+}
+
+int64_t step_of(const fs::path& checkpoint) { return std::atoll(checkpoint.filename().string().substr(11).c_str()); }
+
+std::vector<fs::path> checkpoints_of(const std::string& folder) {
+  std::vector<fs::path> found;
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(folder, code)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind("checkpoint-", 0) == 0 && name.find(".tmp-") == std::string::npos && fs::exists(entry.path() / kState)) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) { return step_of(a) < step_of(b); });
+  return found;
+}
+
+/// Weights of the steps that have targets, summing to 1 over them.
+std::vector<double> step_weights(const std::string& kind, const std::vector<int64_t>& targets) {
+  std::vector<double> weights;
+  double total = 0;
+  for (size_t t = 0; t < targets.size(); ++t) {
+    double weight = kind == "uniform" ? 1 : kind == "pow2" ? std::ldexp(1.0, static_cast<int>(t)) : static_cast<double>(targets[t]);
+    if (targets[t] == 0) weight = 0;
+    weights.push_back(weight);
+    total += weight;
+  }
+  for (double& weight : weights) weight = total > 0 ? weight / total : 0;
+  return weights;
+}
+
+}  // namespace
+
+std::string newest_checkpoint(const std::string& run_folder) {
+  const auto found = checkpoints_of(run_folder);
+  return found.empty() ? "" : found.back().string();
+}
+
+Trainer::Trainer(TrainOptions options, TrainHooks hooks) : options_(std::move(options)), hooks_(std::move(hooks)) {
+  for (const auto& [name, value] : {std::pair{"lanes", options_.lanes}, {"accumulation", options_.accumulation}, {"time_horizon", options_.time_horizon},
+                                    {"max_steps", options_.max_steps}, {"logging_steps", options_.logging_steps}}) {
+    check_positive(name, value);
+  }
+  check_choice("step_weights", options_.step_weights, {"uniform", "pow2", "token"});
+  check_choice("init", options_.model.init, {"normal", "scaled", "structured"});
+  data::check_segments(options_.segments);
+  if (options_.corpus.data.empty()) throw usage_error("no data is given", "data", "name files or folders of text: data = [\"book.txt\"] or --data book.txt");
+  if (options_.auxiliary_steps > 0 && !(options_.tasks.auxiliary_weight > 0)) throw usage_error("auxiliary_steps needs auxiliary_weight > 0");
+  std::error_code code;
+  fs::create_directories(options_.output_dir, code);
+  if (code) throw input_error(fmt::format("cannot make the folder: {}", code.message()), options_.output_dir);
+  remove_stale_temporaries(options_.output_dir);
+  const std::string checkpoint = options_.resume ? newest_checkpoint(options_.output_dir) : "";
+  prepare_tokenizer_and_corpus();
+  prepare_model();
+  if (!checkpoint.empty()) resume_from(checkpoint);
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::prepare_tokenizer_and_corpus() {
+  const std::string own = (fs::path(options_.output_dir) / "tokenizer").string();
+  const std::string source = !options_.tokenizer.empty() ? options_.tokenizer : fs::exists(fs::path(own) / "tokenizer.json") && options_.resume ? own : options_.model.model;
+  if (!source.empty()) {
+    tokenizer_ = text::Tokenizer::load(source);
+  } else {
+    // The vocabulary may only be learnt from documents that are trained on, so the split is made first, on bytes.
+    spdlog::info("training a vocabulary of {} tokens", options_.new_tokenizer.vocab_size);
+    const data::TokenizeFunction bytes{[](std::string_view text) { return std::vector<int32_t>(text.begin(), text.end()); }, "bytes"};
+    const auto raw = data::prepare_corpus(options_.corpus, bytes, "");
+    const data::Split split = data::split_corpus(*raw, options_.split);
+    size_t span = 0;
+    int64_t position = 0;
+    tokenizer_ = text::train_tokenizer([&](std::string& line) {
+      line.clear();
+      while (span < split.train.size() && position >= split.train[span].size()) ++span, position = 0;
+      if (span == split.train.size()) return false;
+      const auto tokens = raw->tokens(split.train[span].document).subspan(static_cast<size_t>(split.train[span].begin), static_cast<size_t>(split.train[span].size()));
+      while (position < static_cast<int64_t>(tokens.size())) {
+        line += static_cast<char>(tokens[static_cast<size_t>(position++)]);
+        if (line.back() == '\n') break;
+      }
+      return true;
+    }, options_.new_tokenizer);
+  }
+  const int64_t family_start = tokenizer_->id_of("</s>").value_or(2);
+  std::tie(tokenizer_, training_.tasks) = assign_start_tokens(tokenizer_, options_.tasks.tasks, options_.tasks.auxiliary_weight > 0, family_start);
+  training_.segment = options_.segments.segment;
+  tokenizer_->save(own);
+  corpus_ = data::prepare_corpus(options_.corpus, *tokenizer_, options_.cache_dir.empty() ? (fs::path(options_.output_dir) / "cache").string() : options_.cache_dir);
+  split_ = data::split_corpus(*corpus_, options_.split);
+  spdlog::info("{}", split_.description);
+  write_json((fs::path(options_.output_dir) / "split.json").string(), split_names());
+  std::string said;
+  auto spans = data::cut_for_lanes(split_.train, options_.lanes * options_.accumulation, &said);
+  if (!said.empty()) spdlog::info("{}", said);
+  lanes_.emplace(corpus_, spans, data::LaneOptions{.lanes = options_.lanes * options_.accumulation, .segment = options_.segments.segment, .overlap = options_.segments.overlap,
+                                                   .shuffle = true, .seed = random_key(static_cast<uint64_t>(options_.seed), 1), .repeat = true});
+}
+
+Json Trainer::split_names() const {
+  Json names = Json::object();
+  for (const auto& [side, spans] : {std::pair{"train", &split_.train}, {"held_out", &split_.held_out}}) {
+    names[side] = Json::array();
+    for (const data::Span& span : *spans) {
+      const bool whole = span.begin == 0 && span.end == static_cast<int64_t>(corpus_->tokens(span.document).size());
+      names[side].push_back(corpus_->name(span.document) + (whole ? "" : fmt::format(" tokens {}-{}", span.begin, span.end)));
+    }
+  }
+  return names;
+}
+
+void Trainer::prepare_model() {
+  const auto& sizes = options_.model;
+  if (!sizes.model.empty()) {
+    auto folder = checkpoint::load_model(sizes.model, {.dtype = at::kFloat});
+    model_ = folder.model;
+    if (tokenizer_->vocab_size() > folder.config.vocab_size) {
+      throw usage_error(fmt::format("the tokenizer with the tasks' start tokens has {} entries, the model {} rows", tokenizer_->vocab_size(), folder.config.vocab_size), sizes.model,
+                        "train a single task without an auxiliary target, or start from a folder with spare rows");
+    }
+    // Parameters are views of a file map: training needs memory of its own.
+    for (auto& parameter : model_->parameters()) parameter.set_data(parameter.detach().clone());
+  } else {
+    models::BartConfig config;
+    config.vocab_size = tokenizer_->vocab_size();
+    config.d_model = sizes.d_model;
+    config.encoder_layers = sizes.encoder_layers;
+    config.decoder_layers = sizes.decoder_layers;
+    config.encoder_attention_heads = config.decoder_attention_heads = sizes.heads;
+    config.encoder_ffn_dim = config.decoder_ffn_dim = sizes.ffn_dim;
+    config.max_position_embeddings = sizes.max_position_embeddings > 0 ? sizes.max_position_embeddings : 2 * options_.segments.segment;
+    config.dropout = sizes.dropout;
+    config.bos_token_id = tokenizer_->id_of("<s>").value_or(0);
+    config.pad_token_id = tokenizer_->id_of("<pad>").value_or(1);
+    config.eos_token_id = tokenizer_->id_of("</s>").value_or(2);
+    config.decoder_start_token_id = training_.tasks.front().start_id;
+    config.memory = memory::MemoryOptions::parse(sizes.memory);
+    config.decoder_sees_memory = sizes.decoder_sees_memory;
+    model_ = std::make_shared<models::BartModel>(config);
+    models::BartModel::Init init{.segment = options_.segments.segment, .seed = random_key(static_cast<uint64_t>(options_.seed), 2)};
+    init.style = sizes.init == "normal" ? models::BartModel::Init::kNormal : sizes.init == "scaled" ? models::BartModel::Init::kScaled : models::BartModel::Init::kStructured;
+    model_->initialize(init);
+  }
+  model_->train();
+  for (auto& parameter : model_->parameters()) parameter.requires_grad_(true);
+  ids_ = SpecialIds::of(model_->config(), tokenizer_.get());
+  maker_.emplace(corpus_, lanes_->spans(), options_.segments, options_.tasks, training_.tasks, ids_, random_key(static_cast<uint64_t>(options_.seed), 3));
+  optimizer_.emplace(parameter_groups(*model_), options_.optimizer);
+  memory_ = model_->fresh_memory(options_.lanes * options_.accumulation);
+}
+
+EvalData Trainer::held_out() const {
+  EvalData data{corpus_, split_.held_out.empty() ? split_.train : split_.held_out, options_.segments};
+  if (data.spans.size() > static_cast<size_t>(options_.eval_documents)) data.spans.resize(static_cast<size_t>(options_.eval_documents));
+  return data;
+}
+
+BatchMaker Trainer::eval_maker(const EvalData& data) const {
+  return {data.corpus, data.spans, data.segments, options_.tasks, training_.tasks, ids_, random_key(static_cast<uint64_t>(options_.seed), 4)};
+}
+
+double Trainer::step() {
+  const auto started = std::chrono::steady_clock::now();
+  const bool auxiliary_only = this->auxiliary_only();
+  const int64_t horizon = auxiliary_only ? 1 : options_.time_horizon;
+  const double auxiliary_weight = auxiliary_only ? 1 : options_.tasks.auxiliary_weight;
+  const int64_t lanes = options_.lanes;
+
+  // All targets of the optimiser step are counted before anything is computed: losses are averaged over them, whatever the
+  // number of micro-batches (FR-91).
+  std::vector<std::vector<SegmentBatch>> rollouts(static_cast<size_t>(options_.accumulation));
+  std::vector<int64_t> main_targets, auxiliary_targets;
+  int64_t tokens = 0;
+  for (int64_t t = 0; t < horizon; ++t) {
+    const auto items = lanes_->next();
+    main_targets.push_back(0);
+    auxiliary_targets.push_back(0);
+    for (int64_t a = 0; a < options_.accumulation; ++a) {
+      SegmentBatch batch = maker_->training({items.begin() + a * lanes, items.begin() + (a + 1) * lanes});
+      main_targets.back() += batch.main.count;
+      auxiliary_targets.back() += batch.auxiliary.count;
+      tokens += batch.tokens;
+      rollouts[static_cast<size_t>(a)].push_back(std::move(batch));
+    }
+  }
+  const auto main_weights = step_weights(options_.step_weights, main_targets), auxiliary_weights = step_weights(options_.step_weights, auxiliary_targets);
+
+  optimizer_->zero_grad();
+  double main_loss = 0, auxiliary_loss = 0;
+  std::vector<at::Tensor> carried, memory_gradients;
+  for (int64_t a = 0; a < options_.accumulation; ++a) {
+    at::manual_seed(random_key(static_cast<uint64_t>(options_.seed), 5, step_, a));  // dropout; the same after a resume
+    memory::Memory start = memory_;
+    if (start.slots.defined()) start.slots = memory_.slots.narrow(0, a * lanes, lanes).detach().requires_grad_(true);
+    memory::Memory memory = start;
+    at::Tensor total;
+    const auto add = [&](const at::Tensor& part) { total = total.defined() ? total + part : part; };
+    for (size_t t = 0; t < static_cast<size_t>(horizon); ++t) {
+      const SegmentBatch& batch = rollouts[static_cast<size_t>(a)][t];
+      const models::EncoderOutput encoded = model_->encode({.ids = batch.ids, .mask = batch.mask, .memory = memory, .reset = batch.reset});
+      memory = encoded.memory;
+      const auto loss_of = [&](const Targets& targets, const models::EncoderOutput& context, double weight, int64_t all, double* sum) {
+        if (targets.count == 0) return;
+        const auto loss = nn::target_loss(model_->logits(model_->decode(targets.decoder_ids, {}, context)), targets.labels);
+        const at::Tensor part = loss.nll * (weight / static_cast<double>(all));
+        *sum += part.item<double>();
+        add(part);
+      };
+      if (!auxiliary_only) loss_of(batch.main, encoded, main_weights[t], main_targets[t], &main_loss);
+      if (auxiliary_weight > 0 && memory.slots.defined()) {
+        models::EncoderOutput alone;
+        alone.context = memory.slots;
+        double sum = 0;
+        loss_of(batch.auxiliary, alone, auxiliary_weight * auxiliary_weights[t], auxiliary_targets[t], &sum);
+        auxiliary_loss += sum / auxiliary_weight;
+      }
+    }
+    if (total.defined()) total.backward();
+    if (start.slots.defined()) {
+      if (start.slots.grad().defined()) memory_gradients.push_back(start.slots.grad());
+      carried.push_back(memory.slots.detach());
+    }
+  }
+  if (!carried.empty()) memory_.slots = at::cat(carried);
+  const double rate = learning_rate_at(options_.optimizer, step_, options_.max_steps);
+  const double norm = optimizer_->step(rate);
+  ++step_;
+  tokens_seen_ += tokens;
+
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  metrics_ = {{"step", step_}, {"epoch", lanes_->progress()}, {"loss", main_loss}, {"auxiliary_loss", auxiliary_loss}, {"learning_rate", rate}, {"grad_norm", norm}};
+  if (!memory_gradients.empty()) {  // ALGORITHMS 3.5: small while the memory is not used, rising when it starts to be
+    const at::Tensor gradient = at::cat(memory_gradients);
+    metrics_["memory_gradient"] = {{"log_std", std::log(std::max(1e-300, gradient.std().item<double>()))}, {"max", gradient.max().item<double>()}, {"norm", gradient.norm().item<double>()}};
+  }
+  metrics_["tokens_seen"] = tokens_seen_;
+  metrics_["tokens_per_second"] = static_cast<double>(tokens) / seconds;
+  metrics_["step_seconds"] = seconds;
+  return auxiliary_only ? auxiliary_loss : main_loss;
+}
+
+Json Trainer::evaluate() {
+  model_->eval();
+  const EvalData data = held_out();
+  const BatchMaker maker = eval_maker(data);
+  Json line = {{"step", step_}};
+  for (const auto& task : training_.tasks) {
+    if (task.name == "current") continue;
+    const WalkOptions walk{.carry = Carry::kKeep, .batch = 64, .max_segments = options_.eval_segments + task.distance, .stop = hooks_.interrupted};
+    const LossReport loss = evaluate_loss(*model_, data, maker, task, nullptr, walk);
+    Json entry = {{"loss", loss.total.targets > 0 ? loss.total.nll / static_cast<double>(loss.total.targets) : 0}, {"targets", loss.total.targets}};
+    if (task.name == "recall") entry["recovered"] = evaluate_recall(*model_, data, maker, task, ids_, nullptr, walk).share();
+    line["eval"][task.text()] = entry;
+  }
+  model_->train();
+  return line;
+}
+
+void Trainer::write_metrics(const Json& line) {
+  std::ofstream out(fs::path(options_.output_dir) / "metrics.jsonl", std::ios::app);
+  out << line.dump() << '\n';
+  if (!out) throw input_error("cannot write the metrics", options_.output_dir + "/metrics.jsonl");
+}
+
+Json Trainer::run() {
+  const auto started = std::chrono::steady_clock::now();
+  const int64_t first = step_;
+  write_file_atomically((fs::path(options_.output_dir) / "options.toml").string(), options_to_toml(options_));
+  for (const auto& group : parameter_groups(*model_)) spdlog::info("{:<36} {:>12} parameters", group.name, format_count(group.count()));
+  spdlog::info("{:<36} {:>12} parameters in all", "", format_count(nn::parameter_count(*model_)));
+  bool stopped = false;
+  {
+    Progress progress("training", options_.max_steps, "steps", first);
+    double shown_loss = 0;
+    while (step_ < options_.max_steps) {
+      const bool auxiliary = auxiliary_only();
+      const double loss = step();
+      shown_loss = shown_loss == 0 ? loss : 0.95 * shown_loss + 0.05 * loss;
+      const bool log = step_ % options_.logging_steps == 0 || step_ == options_.max_steps;
+      if (log) {
+        metrics_["resident_bytes"] = resident_bytes().now;
+        write_metrics(metrics_);
+      }
+      if (hooks_.on_step) hooks_.on_step(step_, log ? metrics_ : Json());
+      progress.update(step_, fmt::format("{} {:.3f}, {:.0f} tokens/s", auxiliary ? "auxiliary loss" : "loss", shown_loss, metrics_["tokens_per_second"].get<double>()));
+      if (step_ == options_.auxiliary_steps) shown_loss = 0;
+      if (options_.eval_steps > 0 && step_ % options_.eval_steps == 0 && step_ > options_.auxiliary_steps) {
+        const Json line = evaluate();
+        write_metrics(line);
+        progress.clear();
+        if (hooks_.on_evaluation) hooks_.on_evaluation(step_, line);
+      }
+      if (hooks_.interrupted()) {
+        stopped = true;
+        break;
+      }
+      if (options_.save_steps > 0 && step_ % options_.save_steps == 0 && step_ < options_.max_steps) save();
+    }
+  }
+  const std::string path = save();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  const ResidentBytes resident = resident_bytes();
+  return {{"checkpoint", path},
+          {"steps", step_},
+          {"interrupted", stopped},
+          {"train_runtime", seconds},
+          {"train_steps_per_second", seconds > 0 ? static_cast<double>(step_ - first) / seconds : 0},
+          {"tokens_seen", tokens_seen_},
+          {"train_loss", metrics_.contains("loss") ? metrics_["loss"] : Json(0)},
+          {"peak_bytes", resident.peak},
+          {"parameters", nn::parameter_count(*model_)},
+          {"state_bytes_per_lane", memory_.slots.defined() ? memory_.bytes() / memory_.slots.size(0) : 0}};
+}
+
+std::string Trainer::save() {
+  const std::string path = (fs::path(options_.output_dir) / fmt::format("checkpoint-{}", step_)).string();
+  write_folder_atomically(path, [&](const std::string& folder) {
+    checkpoint::save_model(folder, *model_, training_, tokenizer_.get());
+    auto tensors = optimizer_->state();
+    if (memory_.slots.defined()) tensors.emplace_back("memory", memory_.slots);
+    checkpoint::save_safetensors((fs::path(folder) / kOptimizer).string(), tensors);
+    write_json((fs::path(folder) / kState).string(), {{"format", 1},
+                                                      {"version", version()},
+                                                      {"global_step", step_},
+                                                      {"max_steps", options_.max_steps},
+                                                      {"tokens_seen", tokens_seen_},
+                                                      {"threads", thread_count()},
+                                                      {"lanes", lanes_->state()},
+                                                      {"options", options_to_json(options_)}});
+  });
+  auto found = checkpoints_of(options_.output_dir);
+  while (options_.save_total_limit > 0 && found.size() > static_cast<size_t>(options_.save_total_limit)) {
+    std::error_code ignored;
+    fs::remove_all(found.front(), ignored);
+    found.erase(found.begin());
+  }
+  return path;
+}
+
+void Trainer::resume_from(const std::string& path) {
+  const std::string state_path = (fs::path(path) / kState).string();
+  const Json state = read_json(state_path);
+  const Json now = options_to_json(options_);
+  static const std::vector<std::string> kFree = {"max_steps", "output_dir", "cache_dir", "resume", "logging_steps", "eval_steps", "eval_segments",
+                                                 "eval_documents", "save_steps", "save_total_limit", "tokenizer", "model"};
+  if (state.contains("options")) {
+    for (const auto& [key, value] : state.at("options").items()) {
+      if (std::find(kFree.begin(), kFree.end(), key) != kFree.end() || !now.contains(key) || now.at(key) == value) continue;
+      spdlog::warn("warning: {} was {} when the run was started and is {} now", key, value.dump(), now.at(key).dump());
+    }
+  }
+  if (const int64_t threads = json_int(state, "threads", state_path); threads != thread_count()) {
+    spdlog::warn("warning: the checkpoint was made with {} threads, now there are {}: the run goes on, but not bit for bit", threads, thread_count());
+  }
+  {
+    const at::NoGradGuard no_grad;
+    const auto tensors = checkpoint::TensorSet::open(path);
+    std::map<std::string, at::Tensor> given;
+    for (const auto& name : tensors.names()) given[name] = tensors.tensor(name).clone();
+    checkpoint::fill_model(*model_, given, path, {.dtype = at::kFloat});
+  }
+  const auto file = checkpoint::Safetensors::open((fs::path(path) / kOptimizer).string());
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& info : file.tensors()) tensors.emplace_back(info.name, file.tensor(info.name));
+  optimizer_->load(tensors, file.path());
+  if (memory_.slots.defined()) memory_.slots = file.tensor("memory").clone();
+  lanes_->restore(state.at("lanes"));
+  step_ = json_int(state, "global_step", state_path);
+  tokens_seen_ = json_int(state, "tokens_seen", state_path);
+  // Lines written after the checkpoint belong to steps that are done again.
+  const fs::path metrics = fs::path(options_.output_dir) / "metrics.jsonl";
+  if (fs::exists(metrics)) {
+    std::ifstream in(metrics);
+    std::string kept;
+    for (std::string line; std::getline(in, line);) {
+      const Json json = Json::parse(line, nullptr, false);
+      if (!json.is_discarded() && json.is_object() && json.value("step", int64_t{0}) <= step_) kept += line + "\n";
+    }
+    in.close();
+    write_file_atomically(metrics.string(), kept);
+  }
+  spdlog::info("resumed from {} (step {})", path, step_);
+}
+
+std::string Trainer::describe(int64_t items) const {
+  std::string text = fmt::format("{}\nvocabulary: {} tokens; corpus: {} documents, {} tokens\n", split_.description, tokenizer_->vocab_size(), corpus_->documents(), format_count(corpus_->total_tokens()));
+  for (const auto& group : parameter_groups(*model_)) text += fmt::format("{}: {} parameters\n", group.name, format_count(group.count()));
+  if (model_->memory) text += fmt::format("memory: {}, {} a lane\n", model_->config().memory.text(), format_bytes(memory_.bytes() / memory_.slots.size(0)));
+  const auto show = [&](const at::Tensor& row) {
+    std::string line;
+    for (int64_t i = 0; i < row.numel(); ++i) {
+      const int64_t id = row[i].item<int64_t>();
+      if (id == ids_.pad || id == nn::kIgnore) continue;
+      line += tokenizer_->decode(std::vector<int32_t>{static_cast<int32_t>(id)});
+    }
+    return Json(line).dump(-1, ' ', false, Json::error_handler_t::replace);
+  };
+  data::Lanes lanes = *lanes_;
+  for (int64_t step = 0; step < items; ++step) {
+    const SegmentBatch batch = maker_->training(lanes.next());
+    text += fmt::format("step {}, lane 0: {}, segment {}{}\n  encoder reads {}\n", step, corpus_->name(batch.items[0].document), batch.items[0].segment, batch.items[0].reset ? ", reset" : "", show(batch.ids[0]));
+    text += fmt::format("  decoder reads {}\n  decoder writes {}\n", show(batch.main.decoder_ids[0]), show(batch.main.labels[0]));
+    if (batch.auxiliary.labels.defined()) text += fmt::format("  auxiliary reads {}\n  auxiliary writes {}\n", show(batch.auxiliary.decoder_ids[0]), show(batch.auxiliary.labels[0]));
+  }
+  return text;
+}
+
+}  // namespace palimpsest::train

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training through the memory: truncated back-propagation over `time_horizon` segments of stateful lanes (ALGORITHMS 3.5),
+// checkpoints that hold everything, metrics as JSON lines.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "palimpsest/data/corpus.h"
+#include "palimpsest/train/evaluate.h"
+#include "palimpsest/train/optimizer.h"
+
+namespace palimpsest::train {
+
+/// Sizes of a model made from scratch.
+struct ModelOptions {
+  std::string model;  // a folder to start from
+  std::string memory = "membart:16";
+  int64_t d_model = 128, heads = 4, ffn_dim = 256, encoder_layers = 2, decoder_layers = 2;
+  int64_t max_position_embeddings = 0;
+  double dropout = 0;
+  bool decoder_sees_memory = true;
+  std::string init = "structured";
+  static void fields(auto& o, auto&& field) {
+    field("model", o.model, "model folder to go on from; empty: from scratch with the sizes below");
+    field("memory", o.memory, "none | membart:M | membart:M,shared");
+    field("d_model", o.d_model, "width");
+    field("heads", o.heads, "attention heads");
+    field("ffn_dim", o.ffn_dim, "inner width of the feed-forward");
+    field("encoder_layers", o.encoder_layers, "encoder layers");
+    field("decoder_layers", o.decoder_layers, "decoder layers");
+    field("max_position_embeddings", o.max_position_embeddings, "rows of the position tables; 0: twice the segment");
+    field("dropout", o.dropout, "dropout in training");
+    field("decoder_sees_memory", o.decoder_sees_memory, "the decoder attends to [memory; tokens], else to the tokens alone");
+    field("init", o.init, "normal (N(0, 0.02)) | scaled (N(0, 1/fan-in)) | structured (see docs/training.md)");
+  }
+};
+
+struct TrainOptions {
+  data::CorpusOptions corpus;
+  data::SplitOptions split;
+  std::string tokenizer;
+  text::TrainTokenizerOptions new_tokenizer;
+  ModelOptions model;
+  data::SegmentOptions segments{.segment = 32, .overlap = 0};
+  TaskOptions tasks;
+  int64_t lanes = 16, accumulation = 1, time_horizon = 2;
+  int64_t max_steps = 2000, auxiliary_steps = 0;
+  std::string step_weights = "uniform";
+  OptimizerOptions optimizer;
+  int64_t seed = 0;
+  std::string output_dir = "runs/latest";
+  int64_t logging_steps = 20, eval_steps = 200, eval_segments = 4, eval_documents = 32, save_steps = 500, save_total_limit = 2;
+  std::string cache_dir;
+  bool resume = true;
+  static void fields(auto& o, auto&& field) {
+    field("corpus", o.corpus, "");
+    field("split", o.split, "");
+    field("tokenizer", o.tokenizer, "tokenizer.json or folder; empty: the model's, or one trained on the training documents");
+    field("new_tokenizer", o.new_tokenizer, "");
+    field("model_options", o.model, "");
+    field("segments", o.segments, "");
+    field("task_options", o.tasks, "");
+    field("lanes", o.lanes, "documents read side by side in one micro-batch");
+    field("accumulation", o.accumulation, "micro-batches of one optimiser step; lanes * accumulation documents are read side by side");
+    field("time_horizon", o.time_horizon, "segments that gradients flow back through");
+    field("max_steps", o.max_steps, "optimiser steps");
+    field("auxiliary_steps", o.auxiliary_steps, "first steps that train the auxiliary target alone, at horizon 1: reading and writing come before remembering");
+    field("step_weights", o.step_weights, "weight of each step of a horizon: uniform | pow2 (the authors') | token (all targets alike)");
+    field("optimizer", o.optimizer, "");
+    field("seed", o.seed, "of everything random");
+    field("output_dir", o.output_dir, "folder of the run");
+    field("logging_steps", o.logging_steps, "optimiser steps between two lines of metrics.jsonl");
+    field("eval_steps", o.eval_steps, "optimiser steps between two evaluations on held-out documents; 0: never");
+    field("eval_documents", o.eval_documents, "held-out documents that such an evaluation reads");
+    field("eval_segments", o.eval_segments, "first segments of each of them");
+    field("save_steps", o.save_steps, "optimiser steps between two checkpoints; 0: at the end only");
+    field("save_total_limit", o.save_total_limit, "checkpoints that are kept");
+    field("cache_dir", o.cache_dir, "where token ids are cached; empty: OUTPUT_DIR/cache");
+    field("resume", o.resume, "go on from the newest checkpoint in output_dir");
+  }
+};
+
+/// What the caller can see and steer.
+struct TrainHooks {
+  std::function<bool()> interrupted = [] { return false; };
+  /// After each optimiser step: its number (from 1) and the line that goes to metrics.jsonl (null between loggings).
+  std::function<void(int64_t step, const Json& metrics)> on_step = {};
+  /// After each evaluation.
+  std::function<void(int64_t step, const Json& metrics)> on_evaluation = {};
+};
+
+class Trainer {
+ public:
+  /// Prepares everything: text, vocabulary, token ids, model, optimiser; resumes where output_dir holds a checkpoint.
+  explicit Trainer(TrainOptions options, TrainHooks hooks = {});
+  ~Trainer();
+
+  /// Trains up to max_steps (or until interrupted, which saves first). Returns the summary.
+  Json run();
+  /// One optimiser step; returns the mean loss of its targets.
+  double step();
+  /// Writes checkpoint-STEP and drops the oldest beyond save_total_limit; returns its path.
+  std::string save();
+
+  int64_t steps_done() const { return step_; }
+  const TrainOptions& options() const { return options_; }
+  const models::BartModel& model() const { return *model_; }
+  models::BartModel& model() { return *model_; }
+  const checkpoint::Training& training() const { return training_; }
+  std::shared_ptr<const text::Tokenizer> tokenizer() const { return tokenizer_; }
+  const data::Corpus& corpus() const { return *corpus_; }
+  const data::Split& split() const { return split_; }
+  const SpecialIds& special_ids() const { return ids_; }
+  /// Held-out documents, ready for evaluation.
+  EvalData held_out() const;
+  BatchMaker eval_maker(const EvalData& data) const;
+  /// A few items as the model will see them, and the sizes of everything: `--dry-run`.
+  std::string describe(int64_t items) const;
+  /// The last step's metrics.
+  const Json& metrics() const { return metrics_; }
+
+ private:
+  void prepare_tokenizer_and_corpus();
+  void prepare_model();
+  Json split_names() const;  ///< what split.json holds
+  void resume_from(const std::string& checkpoint);
+  Json evaluate();
+  void write_metrics(const Json& line);
+  bool auxiliary_only() const { return step_ < options_.auxiliary_steps; }
+
+  TrainOptions options_;
+  TrainHooks hooks_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  std::shared_ptr<const data::Corpus> corpus_;
+  data::Split split_;
+  std::shared_ptr<models::BartModel> model_;
+  checkpoint::Training training_;
+  SpecialIds ids_;
+  std::optional<BatchMaker> maker_;
+  std::optional<data::Lanes> lanes_;
+  std::optional<AdamW> optimizer_;
+  memory::Memory memory_;  ///< [lanes * accumulation, M, E], values only
+  int64_t step_ = 0, tokens_seen_ = 0;
+  Json metrics_;
+};
+
+/// The newest complete checkpoint of a run folder, or "".
+std::string newest_checkpoint(const std::string& run_folder);
+
+}  // namespace palimpsest::train

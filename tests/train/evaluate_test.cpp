@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measuring: independent of batch size and order, M10, targets counted, tasks' targets.
+#include "palimpsest/train/evaluate.h"
+
+#include <cmath>
+
+#include "palimpsest/core/error.h"
+#include "palimpsest/data/synthetic.h"
+#include "palimpsest/nn/loss.h"
+#include "tests/support/tensors.h"
+
+namespace palimpsest::train {
+namespace {
+
+constexpr int64_t kSymbols = 20, kFirst = 8, kVocabulary = kFirst + kSymbols;
+
+std::shared_ptr<models::BartModel> make_model(int64_t slots = 4, at::ScalarType dtype = at::kFloat) {
+  models::BartConfig config;
+  config.vocab_size = kVocabulary;
+  config.d_model = 16;
+  config.encoder_layers = config.decoder_layers = 2;
+  config.encoder_attention_heads = config.decoder_attention_heads = 2;
+  config.encoder_ffn_dim = config.decoder_ffn_dim = 24;
+  config.max_position_embeddings = 20;
+  config.memory = {.kind = "membart", .slots = slots};
+  auto model = std::make_shared<models::BartModel>(config, dtype);
+  model->initialize({.std = 0.3, .slot_std = 1, .seed = 3});
+  model->eval();
+  return model;
+}
+
+const SpecialIds kIds{0, 1, 2, 4};
+const std::vector<checkpoint::Task> kTasks = {{"recall", 5, 1}, {"recall", 6, 2}, {"next", 7, 0}, {"denoise", 3, 0}};
+
+/// Documents of unequal lengths.
+EvalData make_data(int64_t documents = 7) {
+  std::vector<std::vector<int32_t>> texts;
+  for (int64_t d = 0; d < documents; ++d) {
+    Random random(random_key(5, d));
+    std::vector<int32_t> text;
+    for (int64_t i = 0; i < 7 + 9 * d; ++i) text.push_back(static_cast<int32_t>(kFirst + random.below(kSymbols)));
+    texts.push_back(text);
+  }
+  EvalData data{data::corpus_of(texts), {}, {.segment = 6, .overlap = 0}};
+  data.spans = data::whole_documents(*data.corpus);
+  return data;
+}
+
+BatchMaker make_maker(const EvalData& data) { return {data.corpus, data.spans, data.segments, {.tasks = {}}, kTasks, kIds, 1}; }
+
+TEST(Evaluate, DoesNotDependOnTheBatchSize) {  // FR-97, M10
+  const auto model = make_model();
+  const EvalData data = make_data();
+  const BatchMaker maker = make_maker(data);
+  for (const Carry carry : {Carry::kKeep, Carry::kReset, Carry::kOther, Carry::kOff}) {
+    for (const auto& task : kTasks) {
+      LossReport first;
+      RecallReport first_recall;
+      for (const int64_t batch : {1, 3, 16}) {
+        const WalkOptions walk{.carry = carry, .batch = batch};
+        const LossReport report = evaluate_loss(*model, data, maker, task, nullptr, walk);
+        const RecallReport recall = evaluate_recall(*model, data, maker, task, kIds, nullptr, walk);
+        if (batch == 1) first = report, first_recall = recall;
+        EXPECT_EQ(report.total.targets, first.total.targets);
+        EXPECT_NEAR(report.total.nll, first.total.nll, 1e-5 * first.total.nll);
+        EXPECT_EQ(recall.recovered, first_recall.recovered);
+        for (const auto& [segment, sum] : first.by_segment) EXPECT_NEAR(report.by_segment.at(segment).nll, sum.nll, 1e-4 * sum.nll);
+      }
+    }
+  }
+}
+
+TEST(Evaluate, DoesNotDependOnTheOrderOfDocuments) {
+  const auto model = make_model();
+  EvalData data = make_data();
+  const double forward = evaluate_loss(*model, data, make_maker(data), kTasks[0], nullptr, {.batch = 3}).total.nll;
+  std::reverse(data.spans.begin(), data.spans.end());
+  EXPECT_NEAR(evaluate_loss(*model, data, make_maker(data), kTasks[0], nullptr, {.batch = 3}).total.nll, forward, 1e-5 * forward);
+}
+
+TEST(Evaluate, CountsEachTargetOnce) {  // FR-96
+  const auto model = make_model();
+  const EvalData data = make_data();
+  int64_t recall = 0, next = 0, denoise = 0;
+  for (const auto& span : data.spans) {
+    const int64_t segments = data::segment_count(span.size(), data.segments), last = span.size() - 6 * (segments - 1);
+    recall += 7 * (segments - 1);                            // whole segments and their eos
+    next += segments > 1 ? 6 * (segments - 2) + last + 1 : 0;  // the document's own end is a target, a segment's is not
+    denoise += span.size() + segments;
+  }
+  const auto targets = [&](const checkpoint::Task& task) { return evaluate_loss(*model, data, make_maker(data), task, nullptr, {.batch = 4}).total.targets; };
+  EXPECT_EQ(targets(kTasks[0]), recall);
+  EXPECT_EQ(targets(kTasks[2]), next);
+  EXPECT_EQ(targets(kTasks[3]), denoise);
+}
+
+TEST(Evaluate, AModelThatKnowsNothingHasThePerplexityOfItsVocabulary) {  // FR-96
+  const auto model = make_model();
+  {
+    const at::NoGradGuard no_grad;
+    model->shared->weight.zero_();
+  }
+  const EvalData data = make_data();
+  for (const int64_t batch : {1, 5}) EXPECT_NEAR(evaluate_loss(*model, data, make_maker(data), kTasks[2], nullptr, {.batch = batch}).total.perplexity(), kVocabulary, 1e-3);
+}
+
+TEST(Evaluate, WithoutMemoryEveryCarryIsTheSame) {
+  const auto model = make_model(0);
+  const EvalData data = make_data();
+  const double kept = evaluate_loss(*model, data, make_maker(data), kTasks[2], nullptr, {}).total.nll;
+  for (const Carry carry : {Carry::kReset, Carry::kOff}) EXPECT_DOUBLE_EQ(evaluate_loss(*model, data, make_maker(data), kTasks[2], nullptr, {.carry = carry}).total.nll, kept);
+}
+
+TEST(Evaluate, ResetEqualsEveryDocumentCutIntoItsSegments) {
+  const auto model = make_model(4, at::kDouble);
+  const EvalData data = make_data();
+  // Denoising needs nothing but the segment: a memory that is reset before each is the same as documents of one segment.
+  EvalData cut = data;
+  cut.spans.clear();
+  for (const auto& span : data.spans) {
+    for (const auto& window : data::segments_of(span, data.segments)) cut.spans.push_back(window);
+  }
+  const double reset = evaluate_loss(*model, data, make_maker(data), kTasks[3], nullptr, {.carry = Carry::kReset}).total.nll;
+  EXPECT_NEAR(evaluate_loss(*model, cut, make_maker(cut), kTasks[3], nullptr, {}).total.nll, reset, 1e-9 * reset);
+}
+
+TEST(Evaluate, AnothersMemoryNeedsAnother) {
+  const auto model = make_model();
+  EvalData data = make_data();
+  data.spans.resize(1);
+  EXPECT_THROW(evaluate_loss(*model, data, make_maker(data), kTasks[0], nullptr, {.carry = Carry::kOther}), Error);
+}
+
+TEST(Evaluate, ABrokenMemoryIsNamed) {
+  const auto model = make_model();
+  {
+    const at::NoGradGuard no_grad;
+    model->memory->memory_bias[0][1].fill_(std::nan(""));
+  }
+  const EvalData data = make_data();
+  try {
+    evaluate_loss(*model, data, make_maker(data), kTasks[0], nullptr, {});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("the memory is not finite"), std::string::npos) << e.what();
+  }
+}
+
+data::LaneItem item_of(const EvalData& data, int64_t span, int64_t segment) {
+  const auto window = data::segment_of(data.spans[static_cast<size_t>(span)], segment, data.segments);
+  return {.idle = false, .reset = segment == 0, .document = window.document, .segment = segment,
+          .tokens = data.corpus->tokens(window.document).subspan(static_cast<size_t>(window.begin), static_cast<size_t>(window.size())),
+          .last = segment + 1 == data::segment_count(data.spans[static_cast<size_t>(span)].size(), data.segments), .span = span, .begin = window.begin};
+}
+
+TEST(Tasks, AskForTheRightSegments) {
+  const EvalData data = make_data();
+  const BatchMaker maker = make_maker(data);
+  const auto segment = [&](int64_t index) {
+    const auto tokens = item_of(data, 3, index).tokens;
+    return std::vector<int32_t>(tokens.begin(), tokens.end());
+  };
+  EXPECT_EQ(maker.reference(item_of(data, 3, 0), kTasks[0]), std::nullopt);
+  EXPECT_EQ(maker.reference(item_of(data, 3, 1), kTasks[1]), std::nullopt);
+  EXPECT_EQ(maker.reference(item_of(data, 3, 3), kTasks[0]), segment(2));
+  EXPECT_EQ(maker.reference(item_of(data, 3, 3), kTasks[1]), segment(1));
+  EXPECT_EQ(maker.reference(item_of(data, 3, 3), kTasks[2]), segment(4));
+  EXPECT_EQ(maker.reference(item_of(data, 3, 3), kTasks[3]), segment(3));
+  const int64_t count = data::segment_count(data.spans[3].size(), data.segments);
+  EXPECT_EQ(maker.reference(item_of(data, 3, count - 1), kTasks[2]), std::nullopt);
+}
+
+TEST(Tasks, IdleLanesCostNothing) {  // M18
+  const EvalData data = make_data();
+  const SegmentBatch batch = make_maker(data).evaluation({item_of(data, 3, 1), data::LaneItem{}}, kTasks[0]);
+  EXPECT_EQ(batch.main.count, 7);
+  EXPECT_TRUE(batch.main.labels[1].eq(nn::kIgnore).all().item<bool>());
+  EXPECT_FALSE(batch.mask[1].any().item<bool>());
+  EXPECT_TRUE(batch.reset[1].item<bool>());
+}
+
+TEST(Tasks, DecoderInputsAreMaskedAtTheGivenRateAndTargetsAreNot) {
+  const EvalData data = make_data(40);
+  const BatchMaker maker(data.corpus, data.spans, data.segments, {.tasks = {{"recall", 1.0}}, .decoder_mask_rate = 0.5}, {{"recall", 2, 1}}, kIds, 1);
+  int64_t masked = 0, all = 0;
+  for (int64_t span = 5; span < 40; ++span) {
+    for (int64_t segment = 1; segment < data::segment_count(data.spans[static_cast<size_t>(span)].size(), data.segments); ++segment) {
+      const SegmentBatch batch = maker.training({item_of(data, span, segment)});
+      masked += batch.main.decoder_ids.eq(kIds.mask).sum().item<int64_t>();
+      all += batch.main.decoder_ids.size(1) - 1;
+      EXPECT_FALSE(batch.main.labels.eq(kIds.mask).any().item<bool>());
+      EXPECT_EQ(batch.main.decoder_ids[0][0].item<int64_t>(), 2);
+    }
+  }
+  EXPECT_NEAR(static_cast<double>(masked) / static_cast<double>(all), 0.5, 0.03);
+}
+
+TEST(Tasks, AreDrawnByTheirWeights) {
+  const EvalData data = make_data(60);
+  const BatchMaker maker(data.corpus, data.spans, data.segments, {.tasks = {{"recall", 3.0}, {"denoise", 1.0}}}, {kTasks[3], kTasks[0]}, kIds, 1);
+  int64_t recalls = 0, all = 0;
+  for (int64_t span = 5; span < 60; ++span) {
+    for (int64_t segment = 1; segment < data::segment_count(data.spans[static_cast<size_t>(span)].size(), data.segments); ++segment, ++all) {
+      recalls += maker.training({item_of(data, span, segment)}).main.decoder_ids[0][0].item<int64_t>() == kTasks[0].start_id;
+    }
+  }
+  EXPECT_NEAR(static_cast<double>(recalls) / static_cast<double>(all), 0.75, 0.03);
+}
+
+}  // namespace
+}  // namespace palimpsest::train

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+// The trainer: exact resume, accumulation, decay groups, schedules, metrics.
+#include "palimpsest/train/trainer.h"
+
+#include <fstream>
+
+#include "palimpsest/checkpoint/safetensors.h"
+#include "palimpsest/core/error.h"
+#include "palimpsest/core/files.h"
+#include "palimpsest/core/random.h"
+#include "tests/support/paths.h"
+#include "tests/support/tensors.h"
+
+namespace palimpsest::train {
+namespace {
+
+using test::expect_close;
+using test::expect_identical;
+
+/// A text of invented words, a paragraph per document.
+std::string write_text(const std::string& path, int documents = 30) {
+  Random random(7);
+  std::string text;
+  for (int d = 0; d < documents; ++d) {
+    const int64_t words = 20 + random.below(40);
+    for (int64_t w = 0; w < words; ++w) {
+      if (w > 0) text += ' ';
+      for (int64_t c = 1 + random.below(5); c >= 0; --c) text += static_cast<char>('a' + random.below(12));
+    }
+    text += "\n";
+  }
+  write_file_atomically(path, text);
+  return path;
+}
+
+TrainOptions small_options(const test::TemporaryFolder& folder, const std::string& run) {
+  TrainOptions options;
+  options.corpus.data = {write_text(folder.path("text.txt"))};
+  options.corpus.document = "line";
+  options.new_tokenizer.vocab_size = 290;
+  options.model.memory = "membart:4";
+  options.model.d_model = 16;
+  options.model.heads = 2;
+  options.model.ffn_dim = 24;
+  options.model.encoder_layers = options.model.decoder_layers = 1;
+  options.model.dropout = 0.1;
+  options.segments.segment = 8;
+  options.tasks.tasks = {{"recall", 0.5}, {"recall:2", 0.2}, {"next", 0.3}, {"denoise", 0.2}};
+  options.tasks.decoder_mask_rate = 0.3;
+  options.tasks.auxiliary_weight = 0.5;
+  options.lanes = 3;
+  options.accumulation = 2;
+  options.time_horizon = 3;
+  options.max_steps = 10;
+  options.auxiliary_steps = 2;
+  options.optimizer.warmup_steps = 3;
+  options.logging_steps = 1;
+  options.eval_steps = 0;
+  options.save_steps = 0;
+  options.output_dir = folder.path(run);
+  return options;
+}
+
+void expect_same_weights(const Trainer& a, const Trainer& b) {
+  const auto left = checkpoint::named_tensors(a.model()), right = checkpoint::named_tensors(b.model());
+  ASSERT_EQ(left.size(), right.size());
+  for (size_t i = 0; i < left.size(); ++i) expect_identical(left[i].second, right[i].second, left[i].first);
+}
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream in(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+/// The columns that do not depend on the clock.
+std::vector<std::string> steps_of(const std::string& path) {
+  std::vector<std::string> steps;
+  for (const std::string& line : lines_of(path)) {
+    const Json json = Json::parse(line);
+    steps.push_back(Json({json["step"], json["loss"], json["auxiliary_loss"], json["learning_rate"], json["grad_norm"], json["epoch"]}).dump());
+  }
+  return steps;
+}
+
+TEST(Trainer, StoppingAndResumingEqualsNeverStopping) {  // FR-92
+  const test::TemporaryFolder folder;
+  TrainOptions whole = small_options(folder, "whole");
+  Trainer unbroken(whole);
+  unbroken.run();
+
+  TrainOptions parts = small_options(folder, "parts");
+  int done = 0;
+  {
+    Trainer first(parts, {.interrupted = [&] { return done >= 5; }, .on_step = [&](int64_t step, const Json&) { done = static_cast<int>(step); }});
+    const Json summary = first.run();
+    EXPECT_TRUE(summary["interrupted"].get<bool>());
+    EXPECT_EQ(first.steps_done(), 5);
+  }
+  Trainer second(parts);
+  EXPECT_EQ(second.steps_done(), 5);
+  second.run();
+  expect_same_weights(unbroken, second);
+  EXPECT_EQ(steps_of(whole.output_dir + "/metrics.jsonl"), steps_of(parts.output_dir + "/metrics.jsonl"));
+  EXPECT_EQ(read_file(whole.output_dir + "/checkpoint-10/optimizer.safetensors"), read_file(parts.output_dir + "/checkpoint-10/optimizer.safetensors"));
+}
+
+TEST(Trainer, AccumulationEqualsTheBigBatch) {  // FR-91
+  const test::TemporaryFolder folder;
+  std::vector<std::unique_ptr<Trainer>> trainers;
+  for (const auto& [lanes, accumulation] : {std::pair{6, 1}, {3, 2}, {1, 6}}) {
+    TrainOptions options = small_options(folder, fmt::format("run-{}-{}", lanes, accumulation));
+    options.lanes = lanes;
+    options.accumulation = accumulation;
+    options.model.dropout = 0;
+    trainers.push_back(std::make_unique<Trainer>(options));
+    for (int step = 0; step < 4; ++step) trainers.back()->step();
+  }
+  for (size_t i = 1; i < trainers.size(); ++i) {
+    EXPECT_NEAR(trainers[i]->metrics()["loss"].get<double>(), trainers[0]->metrics()["loss"].get<double>(), 1e-5);
+    EXPECT_NEAR(trainers[i]->metrics()["grad_norm"].get<double>(), trainers[0]->metrics()["grad_norm"].get<double>(), 1e-4);
+    const auto left = checkpoint::named_tensors(trainers[0]->model()), right = checkpoint::named_tensors(trainers[i]->model());
+    // Adam's first steps divide by tiny numbers: where a gradient is 0 up to rounding, its sign is noise.
+    for (size_t j = 0; j < left.size(); ++j) {
+      if (left[j].first.find("k_proj.bias") == std::string::npos) expect_close(right[j].second, left[j].second, 2e-4, left[j].first);
+    }
+  }
+}
+
+TEST(Trainer, LearnsSomethingAndSaysWhatItSeesOfTheMemory) {
+  const test::TemporaryFolder folder;
+  TrainOptions options = small_options(folder, "run");
+  options.model.dropout = 0;
+  options.max_steps = 60;
+  options.tasks.tasks = {{"denoise", 1.0}};
+  options.tasks.auxiliary_weight = 0;
+  options.auxiliary_steps = 0;
+  options.optimizer.learning_rate = 5e-3;
+  Trainer trainer(options);
+  trainer.run();
+  const auto lines = lines_of(options.output_dir + "/metrics.jsonl");
+  ASSERT_EQ(lines.size(), 60u);
+  const Json first = Json::parse(lines.front()), last = Json::parse(lines.back());
+  EXPECT_LT(last["loss"].get<double>(), 0.8 * first["loss"].get<double>());
+  EXPECT_TRUE(last["memory_gradient"]["norm"].is_number());
+  EXPECT_TRUE(std::filesystem::exists(options.output_dir + "/options.toml"));
+}
+
+TEST(Trainer, AKilledSaveLosesNothing) {
+  const test::TemporaryFolder folder;
+  TrainOptions options = small_options(folder, "run");
+  options.max_steps = 3;
+  {
+    Trainer trainer(options);
+    trainer.run();
+  }
+  // What a kill in the middle of a save leaves: a temporary folder, and a checkpoint folder without its last file.
+  std::filesystem::create_directories(options.output_dir + "/checkpoint-4.tmp-1-0");
+  std::filesystem::create_directories(options.output_dir + "/checkpoint-5");
+  EXPECT_EQ(newest_checkpoint(options.output_dir), options.output_dir + "/checkpoint-3");
+  Trainer resumed(options);
+  EXPECT_EQ(resumed.steps_done(), 3);
+  EXPECT_FALSE(std::filesystem::exists(options.output_dir + "/checkpoint-4.tmp-1-0"));
+}
+
+TEST(Trainer, KeepsTheNewestCheckpoints) {
+  const test::TemporaryFolder folder;
+  TrainOptions options = small_options(folder, "run");
+  options.max_steps = 6;
+  options.save_steps = 2;
+  options.save_total_limit = 2;
+  Trainer(options).run();
+  EXPECT_FALSE(std::filesystem::exists(options.output_dir + "/checkpoint-2"));
+  EXPECT_TRUE(std::filesystem::exists(options.output_dir + "/checkpoint-4"));
+  EXPECT_TRUE(std::filesystem::exists(options.output_dir + "/checkpoint-6"));
+}
+
+TEST(Trainer, ItsCheckpointIsAModelFolder) {
+  const test::TemporaryFolder folder;
+  const TrainOptions options = small_options(folder, "run");
+  Trainer trainer(options);
+  trainer.step();
+  const auto loaded = checkpoint::load_model(trainer.save());
+  EXPECT_EQ(loaded.config.memory.text(), "membart:4");
+  EXPECT_EQ(loaded.training.segment, 8);
+  EXPECT_TRUE(loaded.training.has("recall"));
+  EXPECT_TRUE(loaded.training.has("recall:2"));
+  EXPECT_TRUE(loaded.training.has("next"));
+  EXPECT_NE(loaded.training.task("recall").start_id, loaded.training.task("next").start_id);
+  EXPECT_EQ(loaded.tokenizer->token_of(static_cast<int32_t>(loaded.training.task("recall:2").start_id)), "<recall:2>");
+  EXPECT_THROW(loaded.training.task("respond"), Error);
+  const auto left = checkpoint::named_tensors(trainer.model()), right = checkpoint::named_tensors(*loaded.model);
+  for (size_t i = 0; i < left.size(); ++i) expect_identical(right[i].second, left[i].second, left[i].first);
+}
+
+TEST(Trainer, SaysWhatIsWrongWithARecipe) {
+  const test::TemporaryFolder folder;
+  const auto message = [&](const std::function<void(TrainOptions&)>& spoil) -> std::string {
+    TrainOptions options = small_options(folder, "bad");
+    spoil(options);
+    try {
+      Trainer trainer(options);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit_code(), 2);
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(message([](auto& o) { o.tasks.tasks = {{"recal", 1.0}}; }).find("unknown task \"recal\""), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.lanes = 0; }).find("lanes is 0"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.corpus.data = {}; }).find("no data is given"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.corpus.data = {"/nowhere.txt"}; }).find("/nowhere.txt"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.step_weights = "linear"; }).find("step_weights is \"linear\""), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.model.heads = 3; }).find("3 heads do not divide the width 16"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.optimizer.lr_scheduler_type = "step"; }).find("lr_scheduler_type is \"step\""), std::string::npos);
+}
+
+TEST(Trainer, M16WithoutItsMemoryNothingIsRecalledAndWithItSomethingIs) {
+  // Independent uniform symbols: no neighbour tells anything about a segment, only the memory can carry it.
+  constexpr int64_t kSymbols = 16;
+  const test::TemporaryFolder folder;
+  Random random(3);
+  std::string text;
+  for (int document = 0; document < 400; ++document) {
+    for (int i = 0; i < 64; ++i) text += static_cast<char>('a' + random.below(kSymbols));
+    text += '\n';
+  }
+  write_file_atomically(folder.path("symbols.txt"), text);
+  TrainOptions options = small_options(folder, "run");
+  options.corpus.data = {folder.path("symbols.txt")};
+  options.new_tokenizer.vocab_size = 261;  // the bytes and the special tokens: one symbol is one token
+  options.split.held_out_share = 0.3;
+  options.model.d_model = 32;
+  options.model.ffn_dim = 32;
+  options.model.dropout = 0;
+  options.tasks.tasks = {{"recall", 1.0}};
+  options.tasks.auxiliary_weight = 1;
+  options.auxiliary_steps = 60;
+  options.max_steps = 200;
+  options.optimizer.learning_rate = 5e-3;
+  options.lanes = 16;
+  options.accumulation = 1;
+  options.eval_documents = 1000;
+  Trainer trainer(options);
+  trainer.run();
+  trainer.model().eval();
+  const EvalData data = trainer.held_out();
+  const BatchMaker maker = trainer.eval_maker(data);
+  const auto& task = trainer.training().task("recall");
+  const auto per_symbol = [&](Carry carry) {
+    const LossReport report = evaluate_loss(trainer.model(), data, maker, task, nullptr, {.carry = carry, .batch = 64});
+    // The end of a segment is a target too, and can be known: its loss is at least 0, so all is left to the symbols.
+    return report.total.nll / static_cast<double>(report.total.targets - report.segments);
+  };
+  const auto share = [&](Carry carry) { return evaluate_recall(trainer.model(), data, maker, task, trainer.special_ids(), nullptr, {.carry = carry, .batch = 64}).share(); };
+  const double blind = std::log(static_cast<double>(kSymbols));
+  for (const Carry carry : {Carry::kReset, Carry::kOther}) {
+    EXPECT_GE(per_symbol(carry), blind - 0.02) << carry_name(carry);
+    EXPECT_LE(share(carry), 1.0 / kSymbols + 0.015) << carry_name(carry);
+  }
+  EXPECT_LT(per_symbol(Carry::kKeep), blind - 0.2);
+  EXPECT_GT(share(Carry::kKeep), 1.0 / kSymbols + 0.05);
+}
+
+TEST(Optimizer, DecaysWeightsOnly) {  // FR-93
+  models::BartConfig config;
+  config.vocab_size = 30;
+  config.d_model = 8;
+  config.encoder_layers = config.decoder_layers = 1;
+  config.encoder_attention_heads = config.decoder_attention_heads = 2;
+  config.encoder_ffn_dim = config.decoder_ffn_dim = 8;
+  config.memory = {.kind = "membart", .slots = 2};
+  models::BartModel model(config);
+  model.initialize({.slot_std = 1, .seed = 1});
+  const auto groups = parameter_groups(model);
+  int64_t total = 0;
+  for (const auto& group : groups) total += group.count();
+  EXPECT_EQ(total, nn::parameter_count(model));  // the tied embedding once
+  std::map<std::string, at::Tensor> before;
+  for (const auto& entry : model.named_parameters()) {
+    before[entry.key()] = entry.value().detach().clone();
+    entry.value().mutable_grad() = at::zeros_like(entry.value());
+  }
+  AdamW optimizer(groups, {.weight_decay = 0.1});
+  optimizer.step(1.0);
+  for (const auto& entry : model.named_parameters()) {
+    const bool decays = entry.value().dim() == 2 && entry.key().find("embed_positions") == std::string::npos;
+    expect_close(entry.value(), before[entry.key()] * (decays ? 0.9 : 1.0), 1e-6, entry.key());
+  }
+}
+
+TEST(Optimizer, EqualsItsFormula) {
+  struct Two : torch::nn::Module {
+    at::Tensor weight = register_parameter("weight", test::randn({3, 4}, 1, at::kFloat));
+  };
+  const auto module = std::make_shared<Two>();
+  const OptimizerOptions options{.adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_epsilon = 1e-6, .weight_decay = 0.01, .max_grad_norm = 0.5};
+  AdamW optimizer(parameter_groups(*module), options);
+  at::Tensor w = module->weight.detach().to(at::kDouble), m = at::zeros_like(w), v = at::zeros_like(w);
+  for (int t = 1; t <= 5; ++t) {
+    at::Tensor g = test::randn({3, 4}, 10 + static_cast<uint64_t>(t));
+    module->weight.mutable_grad() = g.to(at::kFloat);
+    const double norm = optimizer.step(0.02);
+    EXPECT_NEAR(norm, g.norm().item<double>(), 1e-5);
+    g = g * std::min(1.0, 0.5 / (g.norm().item<double>() + 1e-6));
+    m = 0.9 * m + 0.1 * g;
+    v = 0.95 * v + 0.05 * g * g;
+    w = w * (1 - 0.02 * 0.01) - 0.02 * (m / (1 - std::pow(0.9, t))) / ((v / (1 - std::pow(0.95, t))).sqrt() + 1e-6);
+    expect_close(module->weight, w, 1e-5, fmt::format("step {}", t));
+  }
+}
+
+TEST(Optimizer, SchedulesRiseAndFall) {
+  OptimizerOptions options{.learning_rate = 1.0, .warmup_steps = 10, .lr_scheduler_type = "linear"};
+  EXPECT_DOUBLE_EQ(learning_rate_at(options, 0, 110), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate_at(options, 9, 110), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate_at(options, 60, 110), 0.5);
+  EXPECT_NEAR(learning_rate_at(options, 110, 110), 0.0, 1e-12);
+  options.lr_scheduler_type = "cosine";
+  EXPECT_NEAR(learning_rate_at(options, 60, 110), 0.5, 1e-12);
+  options.min_learning_rate_ratio = 0.2;
+  EXPECT_NEAR(learning_rate_at(options, 110, 110), 0.2, 1e-12);
+  options.lr_scheduler_type = "constant";
+  EXPECT_DOUBLE_EQ(learning_rate_at(options, 100, 110), 1.0);
+}
+
+}  // namespace
+}  // namespace palimpsest::train
