@@ -37,7 +37,7 @@ struct CorpusOptions {
 // Line ends are kept as they are ("\r\n" too). A byte order mark at the start of a file is dropped.
 // In folders the files named *.txt, *.text, *.jsonl and these with .gz are read, in the order of their
 // paths, folders in folders included; hidden ones are left out. A file named by itself is read whatever its name;
-// "-.jsonl" is JSONL on stdin.
+// "-.jsonl" is JSONL on stdin (as a flag: --data=-.jsonl).
 
 struct Document {
   std::string text;  ///< valid UTF-8, never empty

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "palimpsest/core/error.h"
@@ -65,6 +66,7 @@ std::string mutate(std::string bytes, Random& random) {
 }
 
 std::string gzip(const std::string& bytes, const std::string& scratch) {
+  std::filesystem::remove(scratch);
   gzFile file = gzopen(scratch.c_str(), "wb");
   gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
   gzclose(file);
@@ -83,7 +85,9 @@ TEST(JsonlFuzz, GivesDocumentsOrAnErrorForTenThousandMutatedFiles) {
     if (packed_first) bytes = gzip(bytes, folder.path("scratch"));
     bytes = mutate(std::move(bytes), random);
     if (packed && !packed_first) bytes = gzip(bytes, folder.path("scratch"));
+    // A new file each time: some file systems flush one that is truncated and written again.
     const std::string path = folder.path(packed ? "a.jsonl.gz" : "a.jsonl");
+    std::filesystem::remove(path);
     std::ofstream(path, std::ios::binary) << bytes;
     const char* const borders[] = {"file", "line", "blank", "separator=[A-Z]", "pieces=3"};
     try {
