@@ -124,8 +124,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     if (place_ != Place::kEntry || key_ != "dtype") return value(shown(text));
     info_.dtype = text;
     if (find_dtype(text) != nullptr) return true;
-    std::vector<std::string> names;
-    for (const Dtype& dtype : kDtypes) names.emplace_back(dtype.name);
+    std::vector<std::string> names(kDtypes.size());
+    std::transform(kDtypes.begin(), kDtypes.end(), names.begin(), [](const Dtype& dtype) { return dtype.name; });
     std::string upper = text;
     std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
     throw at_tensor("unknown dtype " + shown(text), find_dtype(upper) != nullptr
@@ -390,8 +390,8 @@ void Safetensors::read(std::string_view file) {
 
 const TensorInfo& Safetensors::info(const std::string& name) const {
   if (const auto found = index_.find(name); found != index_.end()) return tensors_[found->second];
-  std::vector<std::string> names;
-  for (const TensorInfo& tensor : tensors_) names.push_back(tensor.name);
+  std::vector<std::string> names(tensors_.size());
+  std::transform(tensors_.begin(), tensors_.end(), names.begin(), [](const TensorInfo& tensor) { return tensor.name; });
   const std::string nearest = nearest_name(name, names);
   throw input_error("there is no tensor " + shown(name), path_,
                     nearest.empty() ? "" : "did you mean " + shown(nearest) + "?");

@@ -71,7 +71,8 @@ class NewFile {
   }
 
   void finish() {
-    if (::fsync(fd_) != 0 && errno != EINVAL && errno != EROFS) throw file_error("cannot flush to disk", target_, errno);
+    if (::fsync(fd_) != 0 && errno != EINVAL && errno != EROFS)
+      throw file_error("cannot flush to disk", target_, errno);
     if (::close(std::exchange(fd_, -1)) != 0) throw file_error("cannot close", target_, errno);
   }
 
@@ -166,7 +167,7 @@ void remove_stale_temporaries(const std::string& folder) {
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) throw file_error("cannot open", path, errno);
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd, &info) != 0 || S_ISDIR(info.st_mode)) {
     ::close(fd);
     throw input_error("is a folder, a file was expected", path);

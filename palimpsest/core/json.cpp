@@ -37,8 +37,8 @@ Json parse_json(const std::string& text, const std::string& source) {
   } catch (const Json::exception& e) {  // a parse error, or a number out of range
     const std::string message = e.what();
     const size_t colon = message.find("] ");
-    throw input_error("not valid JSON: " + printable(colon == std::string::npos ? message : message.substr(colon + 2), 400),
-                      source);
+    throw input_error(
+        "not valid JSON: " + printable(colon == std::string::npos ? message : message.substr(colon + 2), 400), source);
   }
 }
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "palimpsest/core/log.h"
 
+#include <spdlog/sinks/stdout_sinks.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-
-#include <spdlog/sinks/stdout_sinks.h>
 
 namespace palimpsest {
 
@@ -50,8 +49,9 @@ void Progress::update(int64_t done, const std::string& note) {
   std::string line = label_ + " ";
   if (total_ > 0) {
     const double left = rate > 0 ? static_cast<double>(total_ - done) / rate : 0;
-    line += fmt::format("{:3.0f} % {}/{} {}, {:.3g} {}/s, {} left", 100.0 * static_cast<double>(done) / static_cast<double>(total_),
-                        done, total_, unit_, rate, unit_, format_seconds(left));
+    line += fmt::format("{:3.0f} % {}/{} {}, {:.3g} {}/s, {} left",
+                        100.0 * static_cast<double>(done) / static_cast<double>(total_), done, total_, unit_, rate,
+                        unit_, format_seconds(left));
   } else {
     line += fmt::format("{} {}, {:.3g} {}/s", done, unit_, rate, unit_);
   }
@@ -76,7 +76,12 @@ std::string format_bytes(int64_t bytes) {
   double value = static_cast<double>(bytes);
   int unit = 0;
   while (value >= 1024 && unit < 4) value /= 1024, ++unit;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.{}f} {}", value, value < 10 ? 2 : value < 100 ? 1 : 0, units[unit]);
+  return unit == 0 ? fmt::format("{} B", bytes)
+                   : fmt::format("{:.{}f} {}", value,
+                                 value < 10    ? 2
+                                 : value < 100 ? 1
+                                               : 0,
+                                 units[unit]);
 }
 
 std::string format_seconds(double seconds) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "palimpsest/core/options.h"
 
+#include <toml++/toml.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <set>
 #include <sstream>
-
-#include <toml++/toml.h>
 
 #include "palimpsest/core/files.h"
 
@@ -39,7 +39,8 @@ void set_field(bool& value, const Json& json) {
   value = json.get<bool>();
 }
 void set_field(int64_t& value, const Json& json) {
-  if (json.is_number_float() && json.get<double>() == std::floor(json.get<double>()) && std::abs(json.get<double>()) < 9e15) {
+  if (json.is_number_float() && json.get<double>() == std::floor(json.get<double>()) &&
+      std::abs(json.get<double>()) < 9e15) {
     value = static_cast<int64_t>(json.get<double>());  // 1e6 is a whole number
     return;
   }
@@ -147,8 +148,9 @@ Json to_json(const std::vector<Field>& fields) {
 void from_json(const std::vector<Field>& fields, const Json& json, const std::string& source) {
   if (!json.is_object()) throw usage_error("expected a table of options", source);
   for (const auto& [key, value] : json.items()) {
-    const auto match = std::find_if(fields.begin(), fields.end(),
-                                    [&, wanted = flag_name(key)](const Field& f) { return flag_name(f.name) == wanted; });
+    const auto match = std::find_if(fields.begin(), fields.end(), [&, wanted = flag_name(key)](const Field& f) {
+      return flag_name(f.name) == wanted;
+    });
     if (match == fields.end()) {
       std::vector<std::string> names;
       for (const auto& field : fields) names.push_back(field.name);
@@ -164,7 +166,8 @@ namespace {
 std::string toml_value(const Json& json) {
   if (json.is_object()) {
     std::string text = "{";
-    for (const auto& [name, value] : json.items()) text += fmt::format("{}\"{}\" = {}", text.size() > 1 ? ", " : "", name, value.dump());
+    for (const auto& [name, value] : json.items())
+      text += fmt::format("{}\"{}\" = {}", text.size() > 1 ? ", " : "", name, value.dump());
     return text + "}";
   }
   if (json.is_array()) {
@@ -178,7 +181,8 @@ std::string toml_value(const Json& json) {
 
 std::string to_toml(const std::vector<Field>& fields) {
   std::string text;
-  for (const auto& field : fields) text += fmt::format("{} = {}  # {}\n", field.name, toml_value(field.get()), field.help);
+  for (const auto& field : fields)
+    text += fmt::format("{} = {}  # {}\n", field.name, toml_value(field.get()), field.help);
   return text;
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "palimpsest/core/threads.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
 #include <mutex>
-
-#include <ATen/Parallel.h>
 
 #include "palimpsest/core/error.h"
 
@@ -20,7 +20,8 @@ namespace palimpsest {
 int thread_count() { return at::get_num_threads(); }
 
 void set_thread_count(int threads) {
-  if (threads < 0) throw usage_error(fmt::format("--threads {} is negative", threads), "", "give 1 or more, or 0 for the default");
+  if (threads < 0)
+    throw usage_error(fmt::format("--threads {} is negative", threads), "", "give 1 or more, or 0 for the default");
   if (threads > 0) at::set_num_threads(threads);
 }
 
