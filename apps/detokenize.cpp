@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// `palimpsest detokenize`: lines of ids to text.
+#include <iostream>
+#include <memory>
+
+#include "apps/command.h"
+#include "palimpsest/text/tokenizer.h"
+
+namespace palimpsest::app {
+
+namespace {
+
+struct DetokenizeOptions {
+  std::string tokenizer;
+  bool skip_special = false;
+  static void fields(auto& o, auto&& field) {
+    field("tokenizer", o.tokenizer, "tokenizer.json, or a folder with it or with vocab.json and merges.txt");
+    field("skip_special", o.skip_special, "leave special tokens out");
+  }
+};
+
+std::vector<int32_t> parse_ids(const std::string& line) {
+  const Json json = parse_json(line, "");
+  const auto wrong = [] {
+    return input_error("the line is JSON, but not a list of ids", "", "write it like [31373,995]");
+  };
+  if (!json.is_array()) throw wrong();
+  std::vector<int32_t> ids;
+  for (const Json& id : json) {
+    if (!id.is_number_integer()) throw wrong();
+    const auto value = id.get<int64_t>();
+    if (value < INT32_MIN || value > INT32_MAX)
+      throw input_error(fmt::format("id {} is not in the vocabulary", id.dump()));
+    ids.push_back(static_cast<int32_t>(value));
+  }
+  return ids;
+}
+
+int detokenize(const DetokenizeOptions& options) {
+  if (options.tokenizer.empty())
+    throw usage_error("--tokenizer is missing", "", "give a tokenizer.json or the folder of a model");
+  const auto tokenizer = text::Tokenizer::load(options.tokenizer);
+  int64_t number = 1;
+  for (std::string line; std::getline(std::cin, line); ++number) {
+    try {
+      print_line(Json(tokenizer->decode(parse_ids(line), options.skip_special)).dump());
+    } catch (const Error& error) {
+      throw error.within(fmt::format("stdin, line {}", number));
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command detokenize_command() {
+  return {"detokenize", "token ids to text, a line at a time",
+          "echo '[15496,995]' | palimpsest detokenize --tokenizer runs/tokenizer", [](CLI::App& app) {
+            auto options = std::make_shared<DetokenizeOptions>();
+            options_to_flags(*options, app);
+            return [options] { return detokenize(*options); };
+          }};
+}
+
+}  // namespace palimpsest::app
