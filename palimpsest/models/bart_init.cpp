@@ -23,7 +23,8 @@ void make_orthogonal(const at::Tensor& weight, uint64_t seed, const std::string&
   weight.copy_(q * r.diagonal().sign());
 }
 
-void tie(const attention::MultiHead& heads) {
+/// (Not "tie": argument-dependent look-up would find std::tie first.)
+void tie_projections(const attention::MultiHead& heads) {
   heads.k_proj->weight.copy_(heads.q_proj->weight);
   heads.out_proj->weight.copy_(heads.v_proj->weight.t());
 }
@@ -59,17 +60,17 @@ void BartModel::initialize(const Init& init) {
     const at::Tensor& table = side->embed_positions->weight;
     table.narrow(0, table.size(0) - positions.size(0), positions.size(0)).copy_(positions);
   }
-  for (const auto& layer : encoder_layers) tie(*layer->self_attn);
+  for (const auto& layer : encoder_layers) tie_projections(*layer->self_attn);
   for (const auto& layer : decoder_layers) {
-    tie(*layer->self_attn);
-    tie(*layer->encoder_attn);
+    tie_projections(*layer->self_attn);
+    tie_projections(*layer->encoder_attn);
   }
   if (!memory) return;
   for (size_t i = 0; i < memory->layers.size(); ++i) {
     attention::MultiHead &slots = *memory->layers[i]->self_attn, &tokens = *encoder_layers[i]->self_attn;
     slots.q_proj->weight.copy_(tokens.q_proj->weight);
     slots.v_proj->weight.copy_(tokens.v_proj->weight);
-    tie(slots);
+    tie_projections(slots);
   }
   const int64_t slots = memory->memory_bias.size(1), segment = init.segment > 0 ? std::min(init.segment, positions.size(0)) : positions.size(0);
   for (int64_t j = 0; j < slots; ++j) {

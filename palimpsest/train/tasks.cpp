@@ -11,13 +11,18 @@
 namespace palimpsest::train {
 
 namespace {
-enum Purpose { kDrawTask, kNoise, kMaskInputs, kMaskAuxiliary };
+enum Purpose { kDrawTask, kDenoise, kMaskInputs, kMaskAuxiliary, kNoisy };
 const char* const kAuxiliary = "current";
 }  // namespace
 
 SpecialIds SpecialIds::of(const models::BartConfig& config, const text::Tokenizer* tokenizer) {
   SpecialIds ids{config.bos_token_id, config.pad_token_id, config.eos_token_id, -1};
-  if (tokenizer != nullptr) ids.mask = tokenizer->id_of("<mask>").value_or(-1);
+  if (tokenizer != nullptr) {
+    ids.mask = tokenizer->id_of("<mask>").value_or(-1);
+    for (int32_t id = 0; id < static_cast<int32_t>(tokenizer->vocab_size()); ++id) {
+      if (!tokenizer->is_special(id) && !tokenizer->token_of(id).empty()) ids.ordinary.push_back(id);
+    }
+  }
   return ids;
 }
 
@@ -77,53 +82,67 @@ BatchMaker::BatchMaker(std::shared_ptr<const data::Corpus> corpus, std::vector<d
   if (options_.decoder_mask_rate < 0 || options_.decoder_mask_rate > 1) throw usage_error(fmt::format("decoder_mask_rate is {}, not between 0 and 1", options_.decoder_mask_rate));
 }
 
-uint64_t BatchMaker::key(const data::LaneItem& item, int purpose) const {
-  return random_key(seed_, purpose, item.epoch, item.document, item.begin);
+uint64_t BatchMaker::key(const data::LaneItem& item, int64_t segment, int purpose) const {
+  // The segment's place in its document, not in its span: the same however the document is cut for the lanes.
+  const int64_t begin = data::segment_of(spans_[static_cast<size_t>(item.span)], segment, segments_).begin;
+  return random_key(seed_, purpose, item.epoch, item.document, begin);
 }
 
-std::optional<BatchMaker::Asked> BatchMaker::ask(const data::LaneItem& item, const checkpoint::Task& task) const {
-  if (item.idle) return std::nullopt;
+std::vector<int32_t> BatchMaker::segment_tokens(const data::LaneItem& item, int64_t segment, Noise noise) const {
   const data::Span& span = spans_[static_cast<size_t>(item.span)];
-  const auto tokens_of = [&](int64_t segment) {
-    const data::Span window = data::segment_of(span, segment, segments_);
-    const auto all = corpus_->tokens(span.document).subspan(static_cast<size_t>(window.begin), static_cast<size_t>(window.size()));
-    return std::vector<int32_t>(all.begin(), all.end());
-  };
+  const data::Span window = data::segment_of(span, segment, segments_);
+  const auto all = corpus_->tokens(span.document).subspan(static_cast<size_t>(window.begin), static_cast<size_t>(window.size()));
+  std::vector<int32_t> tokens(all.begin(), all.end());
+  if (noise == Noise::kTraining && options_.noise_share > 0) {
+    // A function of the segment alone: whoever asks for it later asks for what was read.
+    Random random(key(item, segment, kNoisy));
+    if (random.uniform() < options_.noise_share) {
+      const double rate = random.uniform();
+      for (int32_t& token : tokens) {
+        if (random.uniform() < rate) token = ids_.ordinary[static_cast<size_t>(random.below(static_cast<int64_t>(ids_.ordinary.size())))];
+      }
+    }
+  }
+  return tokens;
+}
+
+std::optional<BatchMaker::Asked> BatchMaker::ask(const data::LaneItem& item, const checkpoint::Task& task, Noise noise) const {
+  if (item.idle) return std::nullopt;
   if (task.name == "recall") {
     if (item.segment < task.distance) return std::nullopt;
-    return Asked{tokens_of(item.segment - task.distance), true, task.start_id};
+    return Asked{segment_tokens(item, item.segment - task.distance, noise), true, task.start_id};
   }
   if (task.name == "next") {
     if (item.last) return std::nullopt;
     // Inside a document nothing ends with a segment: eos stands for the end of the document alone.
+    const data::Span& span = spans_[static_cast<size_t>(item.span)];
     const bool ends = item.segment + 2 == data::segment_count(span.size(), segments_) && span.end == static_cast<int64_t>(corpus_->tokens(span.document).size());
-    return Asked{tokens_of(item.segment + 1), ends, task.start_id};
+    return Asked{segment_tokens(item, item.segment + 1, noise), ends, task.start_id};
   }
-  return Asked{{item.tokens.begin(), item.tokens.end()}, true, task.start_id};  // denoise, current
+  return Asked{segment_tokens(item, item.segment, noise), true, task.start_id};  // denoise, current
 }
 
 std::optional<std::vector<int32_t>> BatchMaker::reference(const data::LaneItem& item, const checkpoint::Task& task) const {
-  auto asked = ask(item, task);
+  auto asked = ask(item, task, Noise::kNone);
   if (!asked) return std::nullopt;
   return std::move(asked->tokens);
 }
 
-std::vector<int32_t> BatchMaker::encoder_tokens(const data::LaneItem& item, const checkpoint::Task* task) const {
-  if (task != nullptr && task->name == "denoise") {
-    Random random(key(item, kNoise));
-    return data::infill(item.tokens, {.rate = options_.denoise_rate, .span_mean = options_.denoise_span_mean, .mask_id = static_cast<int32_t>(ids_.mask),
-                                      .keep = {static_cast<int32_t>(ids_.bos), static_cast<int32_t>(ids_.eos)}, .max_length = segments_.segment}, random);
-  }
-  return {item.tokens.begin(), item.tokens.end()};
+std::vector<int32_t> BatchMaker::encoder_tokens(const data::LaneItem& item, const checkpoint::Task* task, Noise noise) const {
+  std::vector<int32_t> tokens = segment_tokens(item, item.segment, noise);
+  if (task == nullptr || task->name != "denoise") return tokens;
+  Random random(key(item, item.segment, kDenoise));
+  return data::infill(tokens, {.rate = options_.denoise_rate, .span_mean = options_.denoise_span_mean, .mask_id = static_cast<int32_t>(ids_.mask),
+                               .keep = {static_cast<int32_t>(ids_.bos), static_cast<int32_t>(ids_.eos)}, .max_length = segments_.segment}, random);
 }
 
-SegmentBatch BatchMaker::encoder_side(std::vector<data::LaneItem> items, const std::vector<const checkpoint::Task*>& tasks) const {
+SegmentBatch BatchMaker::encoder_side(std::vector<data::LaneItem> items, const std::vector<const checkpoint::Task*>& tasks, Noise noise) const {
   SegmentBatch batch;
   const int64_t lanes = static_cast<int64_t>(items.size());
   std::vector<std::vector<int32_t>> rows;
   int64_t longest = 1;
   for (size_t i = 0; i < items.size(); ++i) {
-    rows.push_back(items[i].idle ? std::vector<int32_t>{} : encoder_tokens(items[i], tasks[i]));
+    rows.push_back(items[i].idle ? std::vector<int32_t>{} : encoder_tokens(items[i], tasks[i], noise));
     longest = std::max(longest, static_cast<int64_t>(rows.back().size()));
   }
   batch.ids = at::full({lanes, longest}, ids_.pad, at::kLong);
@@ -159,7 +178,8 @@ Targets BatchMaker::make_targets(const std::vector<std::optional<Asked>>& asked,
     const int64_t length = label - labels;
     targets.count += length;
     inputs[0] = one->start;
-    Random random(key(items[static_cast<size_t>(i)], one->start == tasks_.back().start_id && tasks_.back().name == kAuxiliary ? kMaskAuxiliary : kMaskInputs));
+    const auto& item = items[static_cast<size_t>(i)];
+    Random random(key(item, item.segment, tasks_.back().name == kAuxiliary && one->start == tasks_.back().start_id ? kMaskAuxiliary : kMaskInputs));
     for (int64_t j = 1; j < length; ++j) inputs[j] = random.uniform() < mask_rate ? ids_.mask : labels[j - 1];
   }
   return targets;
@@ -169,33 +189,45 @@ SegmentBatch BatchMaker::training(std::vector<data::LaneItem> items) const {
   std::vector<const checkpoint::Task*> chosen;
   std::vector<std::optional<Asked>> asked, again;
   for (const auto& item : items) {
-    Random random(key(item, kDrawTask));
-    double draw = random.uniform();
-    size_t index = 0;
-    while (index + 1 < weights_.size() && (draw -= weights_[index]) >= 0) ++index;
-    while (weights_[index] == 0 && index > 0) --index;  // rounding at the very end of the interval
-    chosen.push_back(item.idle ? nullptr : &tasks_[index]);
-    asked.push_back(chosen.back() == nullptr ? std::nullopt : ask(item, *chosen.back()));
-    if (options_.auxiliary_weight > 0) again.push_back(ask(item, tasks_.back()));
+    chosen.push_back(nullptr);
+    if (!item.idle) {
+      double draw = Random(key(item, item.segment, kDrawTask)).uniform();
+      size_t index = 0;
+      while (index + 1 < weights_.size() && (draw -= weights_[index]) >= 0) ++index;
+      while (weights_[index] == 0 && index > 0) --index;  // rounding at the very end of the interval
+      chosen.back() = &tasks_[index];
+    }
+    asked.push_back(chosen.back() == nullptr ? std::nullopt : ask(item, *chosen.back(), Noise::kTraining));
+    if (options_.auxiliary_weight > 0) again.push_back(ask(item, tasks_.back(), Noise::kTraining));
   }
-  SegmentBatch batch = encoder_side(std::move(items), chosen);
+  SegmentBatch batch = encoder_side(std::move(items), chosen, Noise::kTraining);
   batch.main = make_targets(asked, batch.items, options_.decoder_mask_rate);
   if (options_.auxiliary_weight > 0) batch.auxiliary = make_targets(again, batch.items, options_.decoder_mask_rate);
   return batch;
 }
 
+SegmentBatch BatchMaker::auxiliary_only(std::vector<data::LaneItem> items) const {
+  std::vector<std::optional<Asked>> asked;
+  for (const auto& item : items) asked.push_back(ask(item, tasks_.back(), Noise::kTraining));
+  const std::vector<const checkpoint::Task*> none(items.size(), nullptr);
+  SegmentBatch batch = encoder_side(std::move(items), none, Noise::kTraining);
+  batch.reset.fill_(true);
+  batch.auxiliary = make_targets(asked, batch.items, ids_.mask >= 0 ? 1.0 : 0.0);
+  return batch;
+}
+
 SegmentBatch BatchMaker::evaluation(std::vector<data::LaneItem> items, const checkpoint::Task& task) const {
   std::vector<std::optional<Asked>> asked;
-  for (const auto& item : items) asked.push_back(ask(item, task));
+  for (const auto& item : items) asked.push_back(ask(item, task, Noise::kNone));
   const std::vector<const checkpoint::Task*> tasks(items.size(), &task);
-  SegmentBatch batch = encoder_side(std::move(items), tasks);
+  SegmentBatch batch = encoder_side(std::move(items), tasks, Noise::kNone);
   batch.main = make_targets(asked, batch.items, 0);
   return batch;
 }
 
 SegmentBatch BatchMaker::reading(std::vector<data::LaneItem> items) const {
   const std::vector<const checkpoint::Task*> tasks(items.size(), nullptr);
-  return encoder_side(std::move(items), tasks);
+  return encoder_side(std::move(items), tasks, Noise::kNone);
 }
 
 }  // namespace palimpsest::train

@@ -83,7 +83,11 @@ Trainer::Trainer(TrainOptions options, TrainHooks hooks) : options_(std::move(op
   const std::string checkpoint = options_.resume ? newest_checkpoint(options_.output_dir) : "";
   prepare_tokenizer_and_corpus();
   prepare_model();
-  if (!checkpoint.empty()) resume_from(checkpoint);
+  if (!checkpoint.empty()) {
+    resume_from(checkpoint);
+  } else {
+    std::filesystem::remove(fs::path(options_.output_dir) / "metrics.jsonl", code);  // of an earlier run that left no checkpoint
+  }
 }
 
 Trainer::~Trainer() = default;
@@ -207,7 +211,8 @@ double Trainer::step() {
     main_targets.push_back(0);
     auxiliary_targets.push_back(0);
     for (int64_t a = 0; a < options_.accumulation; ++a) {
-      SegmentBatch batch = maker_->training({items.begin() + a * lanes, items.begin() + (a + 1) * lanes});
+      std::vector<data::LaneItem> own(items.begin() + a * lanes, items.begin() + (a + 1) * lanes);
+      SegmentBatch batch = auxiliary_only ? maker_->auxiliary_only(std::move(own)) : maker_->training(std::move(own));
       main_targets.back() += batch.main.count;
       auxiliary_targets.back() += batch.auxiliary.count;
       tokens += batch.tokens;
@@ -237,7 +242,7 @@ double Trainer::step() {
         *sum += part.item<double>();
         add(part);
       };
-      if (!auxiliary_only) loss_of(batch.main, encoded, main_weights[t], main_targets[t], &main_loss);
+      loss_of(batch.main, encoded, main_weights[t], main_targets[t], &main_loss);
       if (auxiliary_weight > 0 && memory.slots.defined()) {
         models::EncoderOutput alone;
         alone.context = memory.slots;
@@ -414,7 +419,7 @@ void Trainer::resume_from(const std::string& path) {
 }
 
 std::string Trainer::describe(int64_t items) const {
-  std::string text = fmt::format("{}\nvocabulary: {} tokens; corpus: {} documents, {} tokens\n", split_.description, tokenizer_->vocab_size(), corpus_->documents(), format_count(corpus_->total_tokens()));
+  std::string text = fmt::format("vocabulary: {} tokens; corpus: {} documents, {} tokens\n", tokenizer_->vocab_size(), corpus_->documents(), format_count(corpus_->total_tokens()));
   for (const auto& group : parameter_groups(*model_)) text += fmt::format("{}: {} parameters\n", group.name, format_count(group.count()));
   if (model_->memory) text += fmt::format("memory: {}, {} a lane\n", model_->config().memory.text(), format_bytes(memory_.bytes() / memory_.slots.size(0)));
   const auto show = [&](const at::Tensor& row) {

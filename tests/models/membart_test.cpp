@@ -103,7 +103,9 @@ double cross_slot_derivative(const BartModel& model, bool visible) {
   const auto output = model.encode(input);
   double largest = 0;
   for (int64_t i = 0; i < kSlots; ++i) {
-    const auto grad = torch::autograd::grad({output.memory.slots.select(1, i).sum()}, {input.memory.slots}, {}, true)[0];
+    // Weighted: the plain sum of a normalised row is a constant.
+    const at::Tensor value = (output.memory.slots.select(1, i) * randn({kLanes, 8}, 31)).sum();
+    const auto grad = torch::autograd::grad({value}, {input.memory.slots}, {}, true)[0];
     for (int64_t j = 0; j < kSlots; ++j) {
       if (j != i) largest = std::max(largest, grad.select(1, j).abs().max().item<double>());
     }
@@ -269,6 +271,27 @@ TEST(MemBart, ADecoderThatLeavesTheMemoryOutSeesTheTokensAlone) {
   const auto output = model->encode(input_of(17));
   EXPECT_EQ(output.context.size(1), kLength);
   expect_identical(output.context, output.hidden, "context");
+}
+
+TEST(Bart, TheStructuredStartTiesWhatItSays) {
+  BartModel model(small(), at::kDouble);
+  model.initialize({.style = BartModel::Init::kStructured, .segment = 6, .seed = 4});
+  const auto expect_tied = [](const attention::MultiHead& heads) {
+    expect_identical(heads.k_proj->weight, heads.q_proj->weight, "query and key");
+    expect_identical(heads.out_proj->weight, heads.v_proj->weight.t(), "value and output");
+    expect_close(at::matmul(heads.q_proj->weight, heads.q_proj->weight.t()), at::eye(8, at::kDouble), 1e-12, "orthogonal");
+  };
+  for (size_t i = 0; i < 2; ++i) {
+    expect_tied(*model.encoder_layers[i]->self_attn);
+    expect_tied(*model.decoder_layers[i]->self_attn);
+    expect_tied(*model.decoder_layers[i]->encoder_attn);
+    expect_tied(*model.memory->layers[i]->self_attn);
+    expect_identical(model.memory->layers[i]->self_attn->q_proj->weight, model.encoder_layers[i]->self_attn->q_proj->weight, "slots");
+  }
+  const at::Tensor positions = model.encoder_embeddings->embed_positions->weight.slice(0, 2);
+  expect_identical(model.decoder_embeddings->embed_positions->weight.slice(0, 2), positions, "positions");
+  const at::Tensor place = positions.slice(0, 2, 4).sum(0);  // slot 1 of 3 for 6 tokens
+  expect_close(model.memory->memory_bias[0][1], place / place.std(0, true), 1e-12, "v_b");
 }
 
 TEST(Bart, DecodingStepByStepEqualsTheWholeSequence) {  // FR-86

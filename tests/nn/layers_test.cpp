@@ -57,8 +57,8 @@ TEST(FillNormal, DependsOnSeedAndNameAloneWhateverTheThreads) {
 
 TEST(Dropout, IsOffOutsideTraining) {
   const at::Tensor x = test::randn({5}, 1);
-  test::expect_identical(dropout(x, 0.5, false), x, "evaluation");
-  test::expect_identical(dropout(x, 0.0, true), x, "rate 0");
+  test::expect_identical(nn::dropout(x, 0.5, false), x, "evaluation");
+  test::expect_identical(nn::dropout(x, 0.0, true), x, "rate 0");
 }
 
 TEST(Shapes, NameTheTensorAndBothShapes) {
