@@ -76,7 +76,8 @@ struct Scanner {
     if (first == 's' || first == 't' || first == 'm' || first == 'd') return 2;
     if (at + 2 >= text.size()) return 0;
     const char second = text[at + 2];
-    return (first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l') ? 3 : 0;
+    return (first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l') ? 3
+                                                                                                                 : 0;
   }
 };
 

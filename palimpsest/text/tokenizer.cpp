@@ -33,8 +33,7 @@ struct Tokenizer::Tables {
   AddedTokenFinder finder;
 };
 
-Tokenizer::Tables::Tables(Parts given)
-    : parts(std::move(given)), encoder(parts.model), finder(parts.added) {
+Tokenizer::Tables::Tables(Parts given) : parts(std::move(given)), encoder(parts.model), finder(parts.added) {
   const auto& tokens = parts.model.tokens;
   bytes.resize(tokens.size());
   special.resize(tokens.size());
@@ -132,7 +131,8 @@ void Tokenizer::Tables::add_special(Encoding& encoding) const {
 void Tokenizer::Tables::check_id(int32_t id) const {
   const auto count = static_cast<int64_t>(bytes.size());
   if (id < 0 || id >= count) {
-    throw input_error(fmt::format("id {} is not in the vocabulary", id), "", fmt::format("ids go from 0 to {}", count - 1));
+    throw input_error(fmt::format("id {} is not in the vocabulary", id), "",
+                      fmt::format("ids go from 0 to {}", count - 1));
   }
 }
 
@@ -260,7 +260,8 @@ std::string Tokenizer::fingerprint() const {
   for (const auto& merge : model.merges) hash.add(merge.left), hash.add(merge.right);
   for (const auto& token : added) {
     hash.add(token.content);
-    for (const bool flag : {token.special, token.lstrip, token.rstrip, token.single_word, token.normalized}) hash.add(flag);
+    for (const bool flag : {token.special, token.lstrip, token.rstrip, token.single_word, token.normalized})
+      hash.add(flag);
   }
   for (const int32_t id : post.prefix) hash.add(id);
   hash.add("text");

@@ -91,7 +91,8 @@ void read_added_tokens_file(const fs::path& folder, Tokenizer::Parts& parts) {
     const auto known = std::any_of(parts.added.begin(), parts.added.end(),
                                    [&, name = content](const AddedToken& token) { return token.content == name; });
     if (known) continue;
-    if (!id.is_number_integer()) throw input_error(fmt::format("the id of \"{}\" must be a whole number", content), path);
+    if (!id.is_number_integer())
+      throw input_error(fmt::format("the id of \"{}\" must be a whole number", content), path);
     Json entry = Json::object();
     entry["content"] = content;
     read_added_token(entry, id.get<int64_t>(), fmt::format("{}, \"{}\"", path, content), parts);
@@ -132,7 +133,8 @@ Error word_piece(const std::string& path) {
 
 std::shared_ptr<const Tokenizer> load_folder(const fs::path& folder) {
   const fs::path json = folder / "tokenizer.json";
-  if (fs::exists(json)) return Tokenizer::from_json(parse_large_json(read_file(json.string()), json.string()), json.string());
+  if (fs::exists(json))
+    return Tokenizer::from_json(parse_large_json(read_file(json.string()), json.string()), json.string());
   for (const auto& names : kPairs) {
     if (fs::exists(folder / names.first) || fs::exists(folder / names.second)) {
       return std::make_shared<const Tokenizer>(parts_from_pair(folder, names));
@@ -155,8 +157,8 @@ std::shared_ptr<const Tokenizer> load_file(const fs::path& path) {
 
 /// The roles that transformers gives to tokens of these names.
 const std::vector<std::pair<const char*, const char*>> kRoles = {
-    {"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}, {"sep_token", "</s>"},
-    {"pad_token", "<pad>"}, {"cls_token", "<s>"}, {"mask_token", "<mask>"}};
+    {"bos_token", "<s>"},   {"eos_token", "</s>"}, {"unk_token", "<unk>"},  {"sep_token", "</s>"},
+    {"pad_token", "<pad>"}, {"cls_token", "<s>"},  {"mask_token", "<mask>"}};
 const std::vector<std::pair<const char*, const char*>> kGptRoles = {
     {"bos_token", "<|endoftext|>"}, {"eos_token", "<|endoftext|>"}, {"unk_token", "<|endoftext|>"}};
 
@@ -169,12 +171,14 @@ Json special_tokens_map(const std::vector<AddedToken>& added, bool is_gpt) {
     }
   }
   for (const auto& token : added) {
-    const bool has_role = std::any_of(map.begin(), map.end(), [&](const Json& other) { return other["content"] == token.content; });
+    const bool has_role =
+        std::any_of(map.begin(), map.end(), [&](const Json& other) { return other["content"] == token.content; });
     if (token.special && !has_role) others.push_back(token.content);
   }
   for (auto& token : map) {
     token.erase("special");
-    const bool plain = !token["lstrip"].get<bool>() && !token["rstrip"].get<bool>() && !token["single_word"].get<bool>();
+    const bool plain =
+        !token["lstrip"].get<bool>() && !token["rstrip"].get<bool>() && !token["single_word"].get<bool>();
     if (plain) token = Json(token["content"].get<std::string>());
   }
   if (!others.empty()) map["additional_special_tokens"] = others;
@@ -208,14 +212,17 @@ PostProcessing conventional_post_processing(const std::vector<AddedToken>& speci
   post.prefix = {first->id};
   post.suffix = {last->id};
   if (trim_offsets) post.trims = {add_prefix_space};
-  post.json = Json{{"type", "RobertaProcessing"}, {"sep", Json::array({"</s>", last->id})},
-                   {"cls", Json::array({"<s>", first->id})}, {"trim_offsets", trim_offsets},
+  post.json = Json{{"type", "RobertaProcessing"},
+                   {"sep", Json::array({"</s>", last->id})},
+                   {"cls", Json::array({"<s>", first->id})},
+                   {"trim_offsets", trim_offsets},
                    {"add_prefix_space", add_prefix_space}};
   return post;
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::load(const std::string& path) {
-  if (!fs::exists(path)) throw input_error("no such file or folder", path, "give a tokenizer.json or the folder of a model");
+  if (!fs::exists(path))
+    throw input_error("no such file or folder", path, "give a tokenizer.json or the folder of a model");
   return fs::is_directory(path) ? load_folder(path) : load_file(path);
 }
 

@@ -42,7 +42,8 @@ class JsonBuilder : public nlohmann::json_sax<Json> {
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override {
     const std::string message = error.what();
     const size_t prefix = message.find("] ");
-    throw input_error("not valid JSON: " + (prefix == std::string::npos ? message : message.substr(prefix + 2)), source_);
+    throw input_error("not valid JSON: " + (prefix == std::string::npos ? message : message.substr(prefix + 2)),
+                      source_);
   }
 
  private:
@@ -91,7 +92,9 @@ struct Node {
   const Json& json;
   std::string place;
 
-  Error error(const std::string& problem, const std::string& fix = "") const { return input_error(problem, place, fix); }
+  Error error(const std::string& problem, const std::string& fix = "") const {
+    return input_error(problem, place, fix);
+  }
   const Json* find(const char* key) const {
     const auto member = json.find(key);
     return member == json.end() ? nullptr : &*member;
@@ -339,9 +342,9 @@ Merge make_merge(const TokenIds& ids, const std::string& left, const std::string
   const auto look_up = [&](const std::string& token) {
     const auto found = ids.find(token);
     if (found == ids.end()) {
-      throw input_error(fmt::format("the merge \"{} {}\" needs the token \"{}\", which is not in the vocabulary", left,
-                                    right, token),
-                        place(), "check that vocabulary and merges belong together");
+      throw input_error(
+          fmt::format("the merge \"{} {}\" needs the token \"{}\", which is not in the vocabulary", left, right, token),
+          place(), "check that vocabulary and merges belong together");
     }
     return found->second;
   };
@@ -365,8 +368,8 @@ void read_added_token(const Json& entry, int64_t id, const std::string& place, T
   if (index >= tokens.size()) tokens.resize(index + 1);
   if (tokens[index].empty()) {
     if (const auto other = std::find(tokens.begin(), tokens.end(), token.content); other != tokens.end()) {
-      throw node.error(fmt::format("\"{}\" has the id {} here and {} in the vocabulary", token.content, id,
-                                   other - tokens.begin()));
+      throw node.error(
+          fmt::format("\"{}\" has the id {} here and {} in the vocabulary", token.content, id, other - tokens.begin()));
     }
     tokens[index] = token.content;
   } else if (tokens[index] != token.content) {
@@ -377,7 +380,8 @@ void read_added_token(const Json& entry, int64_t id, const std::string& place, T
 
 void sort_added_tokens(std::vector<AddedToken>& added, const std::string& source) {
   std::sort(added.begin(), added.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
-  const auto twice = std::adjacent_find(added.begin(), added.end(), [](const auto& a, const auto& b) { return a.id == b.id; });
+  const auto twice =
+      std::adjacent_find(added.begin(), added.end(), [](const auto& a, const auto& b) { return a.id == b.id; });
   if (twice != added.end()) throw input_error(fmt::format("\"{}\" is added twice", twice->content), source);
 }
 
@@ -396,7 +400,8 @@ Tokenizer::Parts parts_from_json(const Json& json, const std::string& source) {
     throw not_supported(normalizer, fmt::format("the normalizer {}", normalizer.type()), "null");
   }
   for (const char* key : {"truncation", "padding"}) {
-    if (!root.is_null(key)) spdlog::warn("{}: \"{}\" is not applied; lengths are set where texts are read", source, key);
+    if (!root.is_null(key))
+      spdlog::warn("{}: \"{}\" is not applied; lengths are set where texts are read", source, key);
   }
   read_pre_tokenizer(root, parts);
   read_model(model, parts.model);
@@ -445,7 +450,8 @@ Json merges_to_json(const BpeModel& model) {
 }
 
 Json byte_level_json(bool add_prefix_space, bool use_regex) {
-  return Json{{"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"trim_offsets", true}, {"use_regex", use_regex}};
+  return Json{
+      {"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"trim_offsets", true}, {"use_regex", use_regex}};
 }
 
 }  // namespace

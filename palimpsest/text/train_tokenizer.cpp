@@ -187,15 +187,18 @@ void check_options(const TrainTokenizerOptions& options) {
     if (token.empty()) throw usage_error("a special token is empty", "special_tokens");
     if (!seen.insert(token).second) throw usage_error(fmt::format("\"{}\" stands twice", token), "special_tokens");
     if (const auto bytes = spelt_bytes(token); bytes && bytes->size() == 1) {
-      throw usage_error(fmt::format("\"{}\" is the token of a byte", token), "special_tokens", "use a longer one, like <s>");
+      throw usage_error(fmt::format("\"{}\" is the token of a byte", token), "special_tokens",
+                        "use a longer one, like <s>");
     }
   }
   const auto least = static_cast<int64_t>(256 + options.special_tokens.size());
   if (options.vocab_size < least) {
-    throw usage_error(fmt::format("vocab_size is {}", options.vocab_size), "",
-                      fmt::format("at least {}: {} special tokens and 256 bytes", least, options.special_tokens.size()));
+    throw usage_error(
+        fmt::format("vocab_size is {}", options.vocab_size), "",
+        fmt::format("at least {}: {} special tokens and 256 bytes", least, options.special_tokens.size()));
   }
-  if (options.vocab_size > INT32_MAX) throw usage_error(fmt::format("vocab_size is {}", options.vocab_size), "", "use less than 2^31");
+  if (options.vocab_size > INT32_MAX)
+    throw usage_error(fmt::format("vocab_size is {}", options.vocab_size), "", "use less than 2^31");
 }
 
 }  // namespace

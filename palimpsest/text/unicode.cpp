@@ -2,11 +2,11 @@
 // UTF-8 by hand (checking, stepping, mending), properties through ICU.
 #include "palimpsest/text/unicode.h"
 
+#include <unicode/uchar.h>
+
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-
-#include <unicode/uchar.h>
 
 #include "palimpsest/core/error.h"
 
@@ -101,9 +101,7 @@ void append_utf8(std::string& text, char32_t c) {
   }
 }
 
-int64_t count_code_points(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), starts_code_point);
-}
+int64_t count_code_points(std::string_view text) { return std::count_if(text.begin(), text.end(), starts_code_point); }
 
 int64_t CodePointCounter::before(size_t byte) {
   if (byte < byte_) byte_ = 0, count_ = 0;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Damaged tokenizer files: each is refused with an error or gives a tokenizer that works; nothing else happens.
-#include <filesystem>
-#include <fstream>
+#include "palimpsest/text/tokenizer_json.h"
 
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "palimpsest/core/error.h"
 #include "palimpsest/core/random.h"
 #include "palimpsest/text/tokenizer.h"
-#include "palimpsest/text/tokenizer_json.h"
 #include "tests/support/paths.h"
 
 namespace palimpsest::text {
@@ -34,12 +35,23 @@ void damage_bytes(Random& random, std::string& bytes) {
   if (bytes.empty()) return;
   const size_t at = pick(random, bytes.size()), length = std::min(1 + pick(random, 12), bytes.size() - at);
   switch (random.below(6)) {
-    case 0: bytes[at] = static_cast<char>(bytes[at] ^ (1 << random.below(8))); break;
-    case 1: bytes[at] = static_cast<char>(random.below(256)); break;
-    case 2: bytes.erase(at, length); break;
-    case 3: bytes.insert(at, bytes.substr(at, length)); break;
-    case 4: bytes[at] = "{}[],:\"\\0-e \n"[random.below(13)]; break;
-    default: bytes.resize(at);
+    case 0:
+      bytes[at] = static_cast<char>(bytes[at] ^ (1 << random.below(8)));
+      break;
+    case 1:
+      bytes[at] = static_cast<char>(random.below(256));
+      break;
+    case 2:
+      bytes.erase(at, length);
+      break;
+    case 3:
+      bytes.insert(at, bytes.substr(at, length));
+      break;
+    case 4:
+      bytes[at] = "{}[],:\"\\0-e \n"[random.below(13)];
+      break;
+    default:
+      bytes.resize(at);
   }
 }
 
@@ -55,16 +67,36 @@ Json& pick_value(Random& random, Json& root) {
 }
 
 Json odd_value(Random& random) {
-  static const std::vector<const char*> kOdd = {
-      "null", "true", "-1", "0", "3", "4294967296", "1e300", "0.5", "\"\"", "\"<s>\"", "\"a b\"", "\"\\u0120\"", "[]", "{}", "[[],[]]",
-      "[\"a\",\"b\"]", "\"ByteLevel\"", "{\"type\":\"Sequence\"}", "{\"type\":\"ByteLevel\"}", "9223372036854775807", "\"\\u4e2d\""};
+  static const std::vector<const char*> kOdd = {"null",
+                                                "true",
+                                                "-1",
+                                                "0",
+                                                "3",
+                                                "4294967296",
+                                                "1e300",
+                                                "0.5",
+                                                "\"\"",
+                                                "\"<s>\"",
+                                                "\"a b\"",
+                                                "\"\\u0120\"",
+                                                "[]",
+                                                "{}",
+                                                "[[],[]]",
+                                                "[\"a\",\"b\"]",
+                                                "\"ByteLevel\"",
+                                                "{\"type\":\"Sequence\"}",
+                                                "{\"type\":\"ByteLevel\"}",
+                                                "9223372036854775807",
+                                                "\"\\u4e2d\""};
   return Json::parse(kOdd[pick(random, kOdd.size())]);
 }
 
 /// One damage to the values: another one, a swap with some other place, a missing one.
 void damage_values(Random& random, Json& root) {
   switch (random.below(3)) {
-    case 0: pick_value(random, root) = odd_value(random); break;
+    case 0:
+      pick_value(random, root) = odd_value(random);
+      break;
     case 1: {
       const Json copy = pick_value(random, root);
       pick_value(random, root) = copy;
@@ -85,9 +117,11 @@ void damage_values(Random& random, Json& root) {
 
 /// Uses whatever was loaded. Refusing a text is fine, by an Error.
 void use(const Tokenizer& tokenizer, bool thoroughly) {
-  for (const std::string text : {"the cat's <mask> sat\n on \u4E2D\u00E9 42", "", "   <s>", "thethethethethethethethethethethethethethethethethethe"}) {
+  for (const std::string text : {"the cat's <mask> sat\n on \u4E2D\u00E9 42", "", "   <s>",
+                                 "thethethethethethethethethethethethethethethethethethe"}) {
     try {
-      for (const EncodeOptions options : {EncodeOptions{}, EncodeOptions{.add_special = true, .parse_special = false}}) {
+      for (const EncodeOptions options :
+           {EncodeOptions{}, EncodeOptions{.add_special = true, .parse_special = false}}) {
         const Encoding encoding = tokenizer.encode(text, options);
         EXPECT_EQ(encoding.ids, tokenizer.encode_ids(text, options));
         (void)tokenizer.decode(encoding.ids, true);
@@ -152,13 +186,15 @@ TEST_F(TokenizerFuzz, SurvivesTenThousandDamagedVocabulariesAndMerges) {
   const std::string vocab = whole["model"]["vocab"].dump();
   std::string merges = "#version: 0.2\n";
   for (const auto& merge : whole["model"]["merges"]) merges += merge.get<std::string>() + "\n";
-  const std::string config = R"({"add_prefix_space": false, "added_tokens_decoder": {"4": {"content": "<mask>", "lstrip": true}}})";
+  const std::string config =
+      R"({"add_prefix_space": false, "added_tokens_decoder": {"4": {"content": "<mask>", "lstrip": true}}})";
   const test::TemporaryFolder folder;
   Tally tally;
   for (int input = 0; input < kInputs; ++input) {
     Random random(random_key(42, input));
     std::vector<std::string> files = {vocab, merges, config};
-    for (int64_t damages = 1 + random.below(2); damages > 0; --damages) damage_bytes(random, files[pick(random, files.size())]);
+    for (int64_t damages = 1 + random.below(2); damages > 0; --damages)
+      damage_bytes(random, files[pick(random, files.size())]);
     const char* names[] = {"vocab.json", "merges.txt", "tokenizer_config.json"};
     for (size_t i = 0; i < files.size(); ++i) {
       std::filesystem::remove(folder.path(names[i]));  // writing over a file waits for the disk on some systems

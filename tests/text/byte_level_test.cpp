@@ -2,10 +2,10 @@
 // The byte alphabet and the split into words.
 #include "palimpsest/text/byte_level.h"
 
-#include <set>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <set>
 
 namespace palimpsest::text {
 namespace {

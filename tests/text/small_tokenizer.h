@@ -2,13 +2,13 @@
 // The small vocabulary and its text that the tokenizer's tests share.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <fstream>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "palimpsest/core/error.h"
 #include "palimpsest/core/files.h"
@@ -55,11 +55,21 @@ inline std::string random_text(Random& random, int64_t length) {
   std::string text;
   for (int64_t left = random.below(length + 1); left > 0; --left) {
     switch (random.below(6)) {
-      case 0: text::append_utf8(text, kSpaces[static_cast<size_t>(random.below(static_cast<int64_t>(kSpaces.size())))]); break;
-      case 1: text::append_utf8(text, static_cast<char32_t>(random.below(0x80))); break;
-      case 2: text::append_utf8(text, static_cast<char32_t>('a' + random.below(26))); break;
-      case 3: text::append_utf8(text, static_cast<char32_t>(random.below(0x3000))); break;
-      case 4: text::append_utf8(text, static_cast<char32_t>(0x1F000 + random.below(0xB00))); break;
+      case 0:
+        text::append_utf8(text, kSpaces[static_cast<size_t>(random.below(static_cast<int64_t>(kSpaces.size())))]);
+        break;
+      case 1:
+        text::append_utf8(text, static_cast<char32_t>(random.below(0x80)));
+        break;
+      case 2:
+        text::append_utf8(text, static_cast<char32_t>('a' + random.below(26)));
+        break;
+      case 3:
+        text::append_utf8(text, static_cast<char32_t>(random.below(0x3000)));
+        break;
+      case 4:
+        text::append_utf8(text, static_cast<char32_t>(0x1F000 + random.below(0xB00)));
+        break;
       default: {
         const auto c = static_cast<char32_t>(random.below(0x110000));
         if (c < 0xD800 || c > 0xDFFF) text::append_utf8(text, c);

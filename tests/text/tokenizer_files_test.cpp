@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loading and saving: forms of files, what is refused, and what errors say.
-#include <filesystem>
-
 #include <gmock/gmock.h>
+
+#include <filesystem>
 
 #include "palimpsest/text/tokenizer_json.h"
 #include "tests/text/small_tokenizer.h"
@@ -30,7 +30,8 @@ struct Pair {
     merges = "#version: 0.2\n";
     for (const auto& merge : json["model"]["merges"]) merges += merge.get<std::string>() + "\n";
   }
-  void write(const TemporaryFolder& folder, const char* vocab_name = "vocab.json", const char* merges_name = "merges.txt") const {
+  void write(const TemporaryFolder& folder, const char* vocab_name = "vocab.json",
+             const char* merges_name = "merges.txt") const {
     write_file_atomically(folder.path(vocab_name), vocab);
     write_file_atomically(folder.path(merges_name), merges);
   }
@@ -56,7 +57,8 @@ TEST(TokenizerFiles, SavesBesideOtherFilesOfAModel) {
   write_file_atomically(folder.path("model.safetensors"), "weights");
   small_tokenizer()->with_added_tokens({"<recall>"})->save(folder.path());
   EXPECT_EQ(read_file(folder.path("model.safetensors")), "weights");
-  EXPECT_EQ(read_json(folder.path("special_tokens_map.json")).at("additional_special_tokens"), Json::array({"<recall>"}));
+  EXPECT_EQ(read_json(folder.path("special_tokens_map.json")).at("additional_special_tokens"),
+            Json::array({"<recall>"}));
 }
 
 TEST(TokenizerFiles, LoadsVocabularyAndMergesUnderBothNames) {
@@ -67,7 +69,8 @@ TEST(TokenizerFiles, LoadsVocabularyAndMergesUnderBothNames) {
     for (const std::string& path : {folder.path(), folder.path(vocab), folder.path(merges)}) {
       const auto loaded = Tokenizer::load(path);
       EXPECT_EQ(loaded->fingerprint(), small_tokenizer()->fingerprint()) << path;
-      EXPECT_EQ(loaded->encode_ids(kText, {.add_special = true}), small_tokenizer()->encode_ids(kText, {.add_special = true}));
+      EXPECT_EQ(loaded->encode_ids(kText, {.add_special = true}),
+                small_tokenizer()->encode_ids(kText, {.add_special = true}));
     }
   }
 }
@@ -97,7 +100,8 @@ TEST(TokenizerFiles, ReadsMergesInEveryUsualForm) {
 
 // FR-12: merges that start with # are merges.
 TEST(TokenizerFiles, KeepsMergesThatStartWithHash) {
-  const auto tokenizer = test::train_on({"## ## ####\n", "#version #version\n"}, {.vocab_size = 300, .min_frequency = 1});
+  const auto tokenizer =
+      test::train_on({"## ## ####\n", "#version #version\n"}, {.vocab_size = 300, .min_frequency = 1});
   EXPECT_EQ(tokenizer->encode_ids("##").size(), 1u);
   EXPECT_EQ(tokenizer->encode_ids("#version").size(), 2u) << "punctuation and letters are different words";
   TemporaryFolder folder;
@@ -127,7 +131,9 @@ TEST(TokenizerFiles, NamesTheLineOfABrokenMerge) {
             "error: a merge is two tokens with one space between, got \"alone\"\n"
             "  at:  /merges.txt, line 3\n"
             "  fix: a merge that cannot be written so needs a tokenizer.json");
-  EXPECT_THAT(message("t h\nq \xC5\xBF\n"), AllOf(HasSubstr("needs the token \"\xC5\xBF\", which is not in the vocabulary"), HasSubstr("merges.txt, line 2")));
+  EXPECT_THAT(message("t h\nq \xC5\xBF\n"),
+              AllOf(HasSubstr("needs the token \"\xC5\xBF\", which is not in the vocabulary"),
+                    HasSubstr("merges.txt, line 2")));
   EXPECT_THAT(message("t h\n\nh e\n"), HasSubstr("line 2"));
   EXPECT_THAT(message("t h e\n"), HasSubstr("line 1"));
   EXPECT_THAT(message("t \n"), HasSubstr("line 1"));
@@ -142,7 +148,8 @@ TEST(TokenizerFiles, SaysWhichFileIsMissing) {
   EXPECT_THAT(message_of([&] { Tokenizer::load(folder.path("nowhere")); }), HasSubstr("no such file or folder"));
   Pair().write(folder);
   fs::remove(folder.path("merges.txt"));
-  EXPECT_THAT(message_of([&] { Tokenizer::load(folder.path()); }), AllOf(HasSubstr("a tokenizer needs this file too"), HasSubstr("/merges.txt")));
+  EXPECT_THAT(message_of([&] { Tokenizer::load(folder.path()); }),
+              AllOf(HasSubstr("a tokenizer needs this file too"), HasSubstr("/merges.txt")));
   fs::remove(folder.path("vocab.json"));
   write_file_atomically(folder.path("vocab.txt"), "[PAD]\n");
   EXPECT_THAT(message_of([&] { Tokenizer::load(folder.path()); }), HasSubstr("WordPiece"));
@@ -175,12 +182,14 @@ TEST(TokenizerJson, RefusesByNameWhatItDoesNotDo) {
             "  at:  t.json, normalizer\n"
             "  fix: supported here: null");
   EXPECT_THAT(message_with("/model/type", "WordPiece"), HasSubstr("the model WordPiece is not supported"));
-  EXPECT_THAT(message_with("/pre_tokenizer/type", "Metaspace"), HasSubstr("the pre-tokenizer Metaspace is not supported"));
+  EXPECT_THAT(message_with("/pre_tokenizer/type", "Metaspace"),
+              HasSubstr("the pre-tokenizer Metaspace is not supported"));
   EXPECT_THAT(message_with("/pre_tokenizer", nullptr), HasSubstr("without the ByteLevel pre-tokenizer"));
   EXPECT_THAT(message_with("/post_processor/type", "Other"), HasSubstr("the post-processor Other is not supported"));
   EXPECT_THAT(message_with("/decoder/type", "WordPiece"), HasSubstr("the decoder WordPiece is not supported"));
   EXPECT_THAT(message_with("/model/dropout", 0.1), HasSubstr("dropout"));
-  EXPECT_THAT(message_with("/model/continuing_subword_prefix", "##"), HasSubstr("continuing_subword_prefix is not supported"));
+  EXPECT_THAT(message_with("/model/continuing_subword_prefix", "##"),
+              HasSubstr("continuing_subword_prefix is not supported"));
   EXPECT_THAT(message_with("/model/end_of_word_suffix", "</w>"), HasSubstr("end_of_word_suffix is not supported"));
   EXPECT_EQ(message_with("/model/dropout", 0.0), "");
   EXPECT_EQ(message_with("/model/byte_fallback", true), "") << "never acts where all bytes have tokens";
@@ -189,14 +198,17 @@ TEST(TokenizerJson, RefusesByNameWhatItDoesNotDo) {
 }
 
 TEST(TokenizerJson, NamesThePlaceOfAWrongValue) {
-  EXPECT_THAT(message_with("/model/vocab", Json::array()), AllOf(HasSubstr("an object is expected"), HasSubstr("t.json, model, vocab")));
+  EXPECT_THAT(message_with("/model/vocab", Json::array()),
+              AllOf(HasSubstr("an object is expected"), HasSubstr("t.json, model, vocab")));
   EXPECT_THAT(message_with("/model/vocab/!", "x"), HasSubstr("the id of \"!\" must be a whole number"));
   EXPECT_THAT(message_with("/model/vocab/!", 6), HasSubstr("have the same id 6"));
   EXPECT_THAT(message_with("/model/vocab/!", -1), HasSubstr("out of range"));
   EXPECT_THAT(message_with("/model/vocab/!", 2000000000), HasSubstr("the id 2000000000 of \"!\" is out of range"));
-  EXPECT_THAT(message_with("/model/merges/3", "abc"), AllOf(HasSubstr("a merge is two tokens"), HasSubstr("t.json, model, merges[3]")));
+  EXPECT_THAT(message_with("/model/merges/3", "abc"),
+              AllOf(HasSubstr("a merge is two tokens"), HasSubstr("t.json, model, merges[3]")));
   EXPECT_THAT(message_with("/model/merges/3", Json::array({"a", "\u4E2D"})), HasSubstr("needs the token \"\u4E2D\""));
-  EXPECT_THAT(message_with("/added_tokens/1/id", 7), AllOf(HasSubstr("the id 7 of \"<pad>\" belongs to"), HasSubstr("added_tokens[1]")));
+  EXPECT_THAT(message_with("/added_tokens/1/id", 7),
+              AllOf(HasSubstr("the id 7 of \"<pad>\" belongs to"), HasSubstr("added_tokens[1]")));
   EXPECT_THAT(message_with("/added_tokens/1/content", ""), HasSubstr("an added token is empty"));
   EXPECT_THAT(message_with("/added_tokens/1/lstrip", "yes"), HasSubstr("true or false is expected"));
   EXPECT_THAT(message_with("/post_processor/cls", Json::array({"<s>", 2})), HasSubstr("no \"<s>\" with the id 2"));

@@ -44,7 +44,8 @@ TEST(TokenizerReference, TrainerLearnsTheSameVocabulary) {
   EXPECT_EQ(ours.at("model").at("vocab"), reference.at("model").at("vocab"));
   std::vector<std::string> merges;
   for (const Json& merge : reference.at("model").at("merges")) {
-    merges.push_back(merge.is_string() ? merge.get<std::string>() : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+    merges.push_back(merge.is_string() ? merge.get<std::string>()
+                                       : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
   }
   EXPECT_EQ(ours.at("model").at("merges").get<std::vector<std::string>>(), merges);
   const auto loaded = Tokenizer::load(fixture("tokenizer_small.json"));
@@ -95,11 +96,13 @@ TEST(TokenizerReference, AgreesOnReportedTexts) {
 std::vector<std::string> lines_of(const std::string& path) {
   gzFile file = gzopen(path.c_str(), "rb");
   std::string bytes, buffer(1 << 16, '\0');
-  for (int got; (got = gzread(file, buffer.data(), static_cast<unsigned>(buffer.size()))) > 0;) bytes.append(buffer, 0, static_cast<size_t>(got));
+  for (int got; (got = gzread(file, buffer.data(), static_cast<unsigned>(buffer.size()))) > 0;)
+    bytes.append(buffer, 0, static_cast<size_t>(got));
   gzclose(file);
   std::vector<std::string> lines;
   size_t at = 0;
-  for (size_t end; (end = bytes.find('\n', at)) != std::string::npos; at = end + 1) lines.push_back(bytes.substr(at, end - at));
+  for (size_t end; (end = bytes.find('\n', at)) != std::string::npos; at = end + 1)
+    lines.push_back(bytes.substr(at, end - at));
   lines.push_back(bytes.substr(at));
   return lines;
 }
@@ -128,8 +131,8 @@ TEST(TokenizerReference, AgreesOnEveryLineOfBooksAndDialogues) {
         const Encoding encoding = tokenizer->encode(read);
         text.clear();
         for (size_t i = 0; i < encoding.ids.size(); ++i) {
-          fmt::format_to(std::back_inserter(text), "{} {} {} {}\n", encoding.ids[i], encoding.tokens[i], encoding.offsets[i].first,
-                         encoding.offsets[i].second);
+          fmt::format_to(std::back_inserter(text), "{} {} {} {}\n", encoding.ids[i], encoding.tokens[i],
+                         encoding.offsets[i].first, encoding.offsets[i].second);
         }
         text += '\n';
         crc = crc32(crc, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size()));

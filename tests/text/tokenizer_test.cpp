@@ -2,11 +2,11 @@
 // Encoding and decoding with a vocabulary trained here.
 #include "palimpsest/text/tokenizer.h"
 
+#include <gmock/gmock.h>
+
 #include <ctime>
 #include <limits>
 #include <numeric>
-
-#include <gmock/gmock.h>
 
 #include "palimpsest/text/bpe.h"
 #include "palimpsest/text/byte_level.h"
@@ -40,8 +40,10 @@ TEST(Tokenizer, GivesTheExactTextBackForAnyUnicode) {
 }
 
 TEST(Tokenizer, NamesTheByteThatIsNotUtf8) {
-  EXPECT_THAT(message_of([] { small_tokenizer()->encode("Alice \xFF"); }), ::testing::HasSubstr("not valid UTF-8 at byte 6 (0xff)"));
-  EXPECT_THAT(message_of([] { small_tokenizer()->encode_ids("\xED\xA0\x80"); }), ::testing::HasSubstr("at byte 0 (0xed)"));
+  EXPECT_THAT(message_of([] { small_tokenizer()->encode("Alice \xFF"); }),
+              ::testing::HasSubstr("not valid UTF-8 at byte 6 (0xff)"));
+  EXPECT_THAT(message_of([] { small_tokenizer()->encode_ids("\xED\xA0\x80"); }),
+              ::testing::HasSubstr("at byte 0 (0xed)"));
 }
 
 TEST(Tokenizer, ReadsSpecialTokensInTheTextUnlessToldOtherwise) {
@@ -116,7 +118,8 @@ TEST(Tokenizer, AppendsNewSpecialTokensAndKeepsKnownOnes) {
   EXPECT_NE(after->fingerprint(), before->fingerprint());
   EXPECT_EQ(before->with_added_tokens({"<mask>"})->fingerprint(), before->fingerprint());
   EXPECT_EQ(before->encode_ids("<recall>"), small_tokenizer()->encode_ids("<recall>")) << "the first one is unchanged";
-  EXPECT_THAT(message_of([&] { (void)before->with_added_tokens({""}); }), ::testing::HasSubstr("a special token is empty"));
+  EXPECT_THAT(message_of([&] { (void)before->with_added_tokens({""}); }),
+              ::testing::HasSubstr("a special token is empty"));
 }
 
 TEST(Tokenizer, DecodesAddedTokensAsTheyAreWritten) {
@@ -128,7 +131,8 @@ TEST(Tokenizer, DecodesAddedTokensAsTheyAreWritten) {
 
 // FR-20: a run without spaces must not cost the square of its length.
 TEST(Tokenizer, NeedsTimeThatGrowsWithTheTextAlone) {
-  const auto tokenizer = test::train_on({std::string(64, 'a') + "\n", "aaaa aaaa\n"}, {.vocab_size = 263, .min_frequency = 1});
+  const auto tokenizer =
+      test::train_on({std::string(64, 'a') + "\n", "aaaa aaaa\n"}, {.vocab_size = 263, .min_frequency = 1});
   // Processor time, the best of several: other programs must not decide this.
   const auto cost = [&](size_t length) {
     const std::string text(length, 'a');
@@ -167,7 +171,8 @@ TEST(BytePairEncoder, MergesWordsOfAnyLengthAsDefined) {
   for (int i = 0; i < 500; ++i) {
     std::string word;
     const int64_t length = 1 + random.below(120);
-    while (static_cast<int64_t>(word.size()) < length) word += letters[static_cast<size_t>(random.below(static_cast<int64_t>(letters.size())))];
+    while (static_cast<int64_t>(word.size()) < length)
+      word += letters[static_cast<size_t>(random.below(static_cast<int64_t>(letters.size())))];
     Ids ids;
     std::vector<uint32_t> lengths;
     encoder.encode(word, ids, &lengths);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trainer: what it learns, that it learns the same again, and what it refuses.
-#include <algorithm>
-
 #include <gmock/gmock.h>
+
+#include <algorithm>
 
 #include "palimpsest/text/byte_level.h"
 #include "tests/text/small_tokenizer.h"
@@ -26,7 +26,8 @@ TEST(TrainTokenizer, NumbersSpecialTokensThenBytesThenMerges) {
 }
 
 TEST(TrainTokenizer, LearnsByFrequencyAndBreaksTiesByLowerIds) {
-  const auto tokenizer = train_on({"ab ab ab cd cd cd ef ef"}, {.vocab_size = 256 + 4, .special_tokens = {}, .min_frequency = 1});
+  const auto tokenizer =
+      train_on({"ab ab ab cd cd cd ef ef"}, {.vocab_size = 256 + 4, .special_tokens = {}, .min_frequency = 1});
   const Json merges = tokenizer->to_json()["model"]["merges"];
   EXPECT_EQ(merges, Json::array({"a b", "c d", "\u0120 cd", "e f"}));
 }
@@ -49,7 +50,8 @@ TEST(TrainTokenizer, StopsWhereNothingIsFrequentEnough) {
 }
 
 TEST(TrainTokenizer, NeverBuildsASpecialTokenFromPlainText) {
-  const auto tokenizer = train_on({"!! !! !! !!!! !!!!"}, {.vocab_size = 300, .special_tokens = {"!!"}, .min_frequency = 1});
+  const auto tokenizer =
+      train_on({"!! !! !! !!!! !!!!"}, {.vocab_size = 300, .special_tokens = {"!!"}, .min_frequency = 1});
   const auto ids = tokenizer->encode_ids("!!", {.parse_special = false});
   EXPECT_EQ(ids.size(), 2u);
   EXPECT_EQ(tokenizer->encode_ids("!!"), std::vector<int32_t>{0});

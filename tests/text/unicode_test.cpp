@@ -35,7 +35,9 @@ TEST(Unicode, NamesTheFirstBrokenByte) {
 
 TEST(Unicode, ReplacesEachMaximalSubpart) {
   const std::string r = "\xEF\xBF\xBD";
-  EXPECT_EQ(replace_invalid_utf8("a\xF0\x9F\x98" "b"), "a" + r + "b");
+  EXPECT_EQ(replace_invalid_utf8("a\xF0\x9F\x98"
+                                 "b"),
+            "a" + r + "b");
   EXPECT_EQ(replace_invalid_utf8("\xE2\x28\xA1"), r + "(" + r);
   EXPECT_EQ(replace_invalid_utf8("\xED\xA0\x80"), r + r + r);
   EXPECT_EQ(replace_invalid_utf8("\xFF\xFE"), r + r);
@@ -70,7 +72,8 @@ TEST(Unicode, ClassesAreThoseOfTheReference) {
   EXPECT_EQ(char_class(0x00BD), CharClass::kNumber) << "one half";
   EXPECT_EQ(char_class(0x2167), CharClass::kNumber) << "Roman numeral";
   EXPECT_EQ(char_class(0x0301), CharClass::kOther) << "marks are no letters";
-  for (const char32_t space : {0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x85, 0xA0, 0x1680, 0x2000, 0x200A, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}) {
+  for (const char32_t space :
+       {0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x85, 0xA0, 0x1680, 0x2000, 0x200A, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}) {
     EXPECT_EQ(char_class(space), CharClass::kSpace) << static_cast<uint32_t>(space);
   }
   for (const char32_t other : {0x0, 0x1C, 0x1F, 0x180E, 0x200B, 0x2060, 0xFEFF}) {
@@ -96,8 +99,10 @@ TEST(Unicode, UsesUnicode16WhateverIcuHas) {
 }
 
 TEST(Unicode, WordCharactersIncludeMarksDigitsAndJoiners) {
-  for (const char32_t word : {U'a', U'7', U'_', U'\u0301', U'\u200D', U'\u4E2D', U'\u203F'}) EXPECT_TRUE(is_word_character(word));
-  for (const char32_t other : {U' ', U'-', U'<', U'\u200B', U'\u00BD', U'\u2028'}) EXPECT_FALSE(is_word_character(other));
+  for (const char32_t word : {U'a', U'7', U'_', U'\u0301', U'\u200D', U'\u4E2D', U'\u203F'})
+    EXPECT_TRUE(is_word_character(word));
+  for (const char32_t other : {U' ', U'-', U'<', U'\u200B', U'\u00BD', U'\u2028'})
+    EXPECT_FALSE(is_word_character(other));
 }
 
 }  // namespace
