@@ -19,18 +19,24 @@ struct DetokenizeOptions {
   }
 };
 
+/// A list of ids, or what `tokenize --json-lines` prints, so that one can be piped into the other.
 std::vector<int32_t> parse_ids(const std::string& line) {
-  const Json json = parse_json(line, "");
-  const auto wrong = [] {
-    return input_error("the line is JSON, but not a list of ids", "", "write it like [31373,995]");
-  };
-  if (!json.is_array()) throw wrong();
+  const std::string fix = "each line is a JSON list of ids, like [31373,995]";
+  Json json;
+  try {
+    json = parse_json(line, "");
+  } catch (const Error& error) {
+    throw input_error(error.problem(), "", fix);
+  }
+  if (json.is_object() && json.contains("ids")) json = Json(json.at("ids"));
+  if (!json.is_array()) throw input_error("the line is JSON, but not a list of ids", "", fix);
   std::vector<int32_t> ids;
   for (const Json& id : json) {
-    if (!id.is_number_integer()) throw wrong();
+    if (!id.is_number_integer()) throw input_error(fmt::format("{} is not an id", id.dump()), "", fix);
     const auto value = id.get<int64_t>();
-    if (value < INT32_MIN || value > INT32_MAX)
+    if (value < INT32_MIN || value > INT32_MAX) {
       throw input_error(fmt::format("id {} is not in the vocabulary", id.dump()));
+    }
     ids.push_back(static_cast<int32_t>(value));
   }
   return ids;
@@ -55,7 +61,7 @@ int detokenize(const DetokenizeOptions& options) {
 
 Command detokenize_command() {
   return {"detokenize", "token ids to text, a line at a time",
-          "echo '[15496,995]' | palimpsest detokenize --tokenizer runs/tokenizer", [](CLI::App& app) {
+          "echo '[49,83,291]' | palimpsest detokenize --tokenizer runs/tokenizer", [](CLI::App& app) {
             auto options = std::make_shared<DetokenizeOptions>();
             options_to_flags(*options, app);
             return [options] { return detokenize(*options); };

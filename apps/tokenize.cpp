@@ -26,9 +26,14 @@ struct TokenizeOptions {
 };
 
 std::string parse_json_string(const std::string& line) {
-  const Json json = parse_json(line, "");
-  if (!json.is_string()) throw input_error("the line is JSON, but not a string", "", "write it like \"some text\"");
-  return json.get<std::string>();
+  const std::string fix = "each line is one JSON string, like \"some text\"";
+  try {
+    const Json json = parse_json(line, "");
+    if (json.is_string()) return json.get<std::string>();
+  } catch (const Error& error) {
+    throw input_error(error.problem(), "", fix);
+  }
+  throw input_error("the line is JSON, but not a string", "", fix);
 }
 
 /// By hand: a line may have tens of thousands of tokens, and a tree of JSON values for each is slow.
