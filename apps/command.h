@@ -32,6 +32,7 @@ struct CommonOptions {
 struct Command {
   std::string name, summary, example;
   std::function<std::function<int()>(CLI::App& app)> setup;
+  bool long_work = false;  ///< started with threads that wait patiently, see be_patient in main.cpp
 };
 
 /// A line of results, to stdout. Everything else goes to stderr (core/log.h).

@@ -18,7 +18,7 @@ namespace palimpsest::app {
 namespace {
 
 struct DemoFlags {
-  std::string text, other, model, output_dir = "runs/demo";
+  std::string text, other, model, output_dir;
   bool quick = false, json = false;
   int64_t seed = 0, max_steps = 0, stream_tokens = 200000;
   static void fields(auto& o, auto&& field) {
@@ -26,7 +26,7 @@ struct DemoFlags {
     field("other", o.other, "text of another kind, never trained on, instead of the fortunes of Debian");
     field("quick", o.quick, "train nothing: use the model that lies in the project");
     field("model", o.model, "train nothing: use this model folder");
-    field("output_dir", o.output_dir, "where the run is kept; an interrupted one goes on from there");
+    field("output_dir", o.output_dir, "where the run is kept, and from where an interrupted one goes on; empty: runs/demo, and a name of its own for another text or seed");
     field("seed", o.seed, "of everything random");
     field("max_steps", o.max_steps, "train that many steps; 0: as the recipe says");
     field("stream_tokens", o.stream_tokens, "tokens of the long text that is read at the end");
@@ -91,7 +91,12 @@ Measured measured(std::shared_ptr<const data::Corpus> corpus, std::vector<data::
 
 class Demo {
  public:
-  explicit Demo(const DemoFlags& flags) : flags_(flags) {}
+  explicit Demo(const DemoFlags& flags) : flags_(flags) {
+    if (!flags_.output_dir.empty()) return;
+    flags_.output_dir = "runs/demo";
+    if (!flags_.text.empty()) flags_.output_dir += "-" + fs::path(flags_.text).stem().string();
+    if (flags_.seed != 0) flags_.output_dir += fmt::format("-seed-{}", flags_.seed);
+  }
 
   int run() {
     watch_interrupts();
@@ -126,7 +131,7 @@ class Demo {
     rows.push_back(measured(corpus, split.held_out, recipe, folder_.training, ids_, "held-out documents"));
     auto other_corpus = data::prepare_corpus(other.corpus, *folder_.tokenizer, "");
     rows.push_back(measured(other_corpus, data::whole_documents(*other_corpus), recipe, folder_.training, ids_, other.name));
-    for (Measured& row : rows) row.segments = std::max<int64_t>(8, 3000 / static_cast<int64_t>(row.data.spans.size()));
+    for (Measured& row : rows) row.segments = std::max<int64_t>(8, 2000 / static_cast<int64_t>(row.data.spans.size()));
     if (!flags_.json) title(recipe, text.name);
     for (Measured& row : rows) measure(row);
     constant_cost(text, recipe.segments.segment);
@@ -156,13 +161,15 @@ class Demo {
     };
     train::Trainer trainer(recipe, hooks);
     spdlog::info("chance is about {:.1f} %; {} parameters", 100.0 / static_cast<double>(trainer.tokenizer()->vocab_size()), format_count(nn::parameter_count(trainer.model())));
+    const int64_t first = trainer.steps_done();
+    if (first >= trainer.options().max_steps) spdlog::info("already trained; remove {} to train anew", recipe.output_dir);
     const Json summary = trainer.run();
     const std::string path = summary["checkpoint"];
     if (summary["interrupted"].get<bool>()) {
       spdlog::info("interrupted at step {}: {} holds what was trained; make demo goes on from there", summary["steps"].get<int64_t>(), path);
       return false;
     }
-    spdlog::info("trained {} steps in {}", summary["steps"].get<int64_t>(), format_seconds(summary["train_runtime"]));
+    spdlog::info("trained {} steps in {}", summary["steps"].get<int64_t>() - first, format_seconds(summary["train_runtime"]));
     folder_ = checkpoint::load_model(path, {.dtype = at::kFloat});
     return true;
   }
@@ -276,7 +283,7 @@ class Demo {
     print_line(fmt::format("  build/palimpsest stream --model {} book.txt --recall", fs::path(folder_.path).lexically_normal().string()));
   }
 
-  const DemoFlags& flags_;
+  DemoFlags flags_;
   checkpoint::ModelFolder folder_;
   train::SpecialIds ids_;
   std::vector<train::RecallReport::Example> shown_;
@@ -291,7 +298,8 @@ Command demo_command() {
             auto flags = std::make_shared<DemoFlags>();
             options_to_flags(*flags, app);
             return [flags] { return Demo(*flags).run(); };
-          }};
+          },
+          /*long_work=*/true};
 }
 
 }  // namespace palimpsest::app

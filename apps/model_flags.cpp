@@ -3,8 +3,6 @@
 
 #include <filesystem>
 
-#include <ATen/Context.h>
-
 #include "palimpsest/core/log.h"
 
 namespace palimpsest::app {
@@ -13,12 +11,7 @@ void require(const char* flag, const std::string& value) {
   if (value.empty()) throw usage_error(fmt::format("{} is required", flag), "command line", "see --help");
 }
 
-at::Device device_of(const ModelFlags& flags) {
-  if (flags.device == "cpu") return at::kCPU;
-  check_choice("--device", flags.device, {"cpu", "cuda"});
-  if (!at::hasCUDA()) throw usage_error("--device cuda, but no CUDA device can be used", "", "use --device cpu, or a CUDA build of LibTorch on a machine with a GPU");
-  return at::Device(at::kCUDA, 0);
-}
+at::Device device_of(const ModelFlags& flags) { return checkpoint::device_named(flags.device); }
 
 checkpoint::ModelFolder load(const ModelFlags& flags) {
   require("--model", flags.model);

@@ -85,7 +85,8 @@ Command train_command() {
             app.add_flag("--json", flags->json, "the summary as JSON");
             options_to_flags(flags->options, app);
             return [flags, &app] { return run(*flags, app); };
-          }};
+          },
+          /*long_work=*/true};
 }
 
 }  // namespace palimpsest::app

@@ -5,11 +5,13 @@
 #include <regex>
 #include <set>
 
+#include <ATen/Context.h>
 #include <spdlog/spdlog.h>
 
 #include "palimpsest/checkpoint/safetensors.h"
 #include "palimpsest/core/error.h"
 #include "palimpsest/core/files.h"
+#include "palimpsest/core/options.h"
 
 namespace fs = std::filesystem;
 
@@ -126,6 +128,15 @@ void fill_model(models::BartModel& model, const std::map<std::string, at::Tensor
   }
   if (!missing.empty()) spdlog::warn("initialised with seed {}: {}", options.seed, list(missing));
   if (!unexpected.empty()) spdlog::warn("dropped: {}", list(unexpected));
+}
+
+at::Device device_named(const std::string& name) {
+  if (name == "cpu") return at::kCPU;
+  check_choice("--device", name, {"cpu", "cuda"});
+  if (!at::hasCUDA()) {
+    throw usage_error("--device cuda, but no CUDA device can be used", "", "use --device cpu, or a CUDA build of LibTorch on a machine with a GPU");
+  }
+  return at::Device(at::kCUDA, 0);
 }
 
 Training training_from_json(const Json& config, const std::string& source) {

@@ -50,6 +50,9 @@ struct LoadOptions {
   uint64_t seed = 0;                    ///< of those
 };
 
+/// "cpu" or "cuda"; a usage error for anything else, and where the machine has no CUDA device.
+at::Device device_named(const std::string& name);
+
 /// Opens a folder. Weights are views of a memory map where dtype and device allow it. All missing, unexpected and mis-shaped
 /// tensors are named in one input error.
 ModelFolder load_model(const std::string& path, const LoadOptions& options = {});

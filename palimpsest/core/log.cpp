@@ -29,7 +29,8 @@ Progress::Progress(std::string label, int64_t total, std::string unit, int64_t f
       first_(first),
       done_(first),
       terminal_(::isatty(STDERR_FILENO) != 0),
-      start_(std::chrono::steady_clock::now()) {}
+      start_(std::chrono::steady_clock::now()),
+      last_draw_(start_) {}
 
 Progress::~Progress() { clear(); }
 
@@ -65,8 +66,9 @@ void Progress::update(int64_t done, const std::string& note) {
     std::fflush(stderr);
     drawn_ = true;
     last_draw_ = now;
-  } else if (total_ > 0 && done * 10 / total_ != last_tenth_) {
+  } else if (total_ > 0 && done * 10 / total_ != last_tenth_ && now - last_draw_ > std::chrono::seconds(5)) {
     last_tenth_ = done * 10 / total_;
+    last_draw_ = now;
     spdlog::info(line);
   }
 }

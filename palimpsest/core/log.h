@@ -15,7 +15,7 @@ namespace palimpsest {
 void start_logging(int verbosity);
 
 /// A line on stderr that is rewritten in place: label, share done, rate, time left and a note. On anything
-/// but a terminal it prints a plain line at the start of every tenth of the work instead.
+/// but a terminal it prints a plain line at every tenth of the work instead, at most one in five seconds.
 class Progress {
  public:
   /// `total` steps of `unit`; 0 where unknown. `first` steps were done before (a resumed run).

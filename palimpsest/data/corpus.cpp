@@ -488,7 +488,7 @@ ReadCounts scan_corpus(const CorpusOptions& options, const TokenizeFunction& tok
   return Preparation(options, tokenize, sink, {}).run([](const Journal&) {});
 }
 
-std::shared_ptr<const Corpus> corpus_of(std::vector<std::vector<int32_t>> documents) {
+std::shared_ptr<const Corpus> corpus_of(const std::vector<std::vector<int32_t>>& documents) {
   MemorySink sink;
   for (const auto& ids : documents) {
     sink.add_tokens(ids);

@@ -83,7 +83,7 @@ ReadCounts scan_corpus(const CorpusOptions& options, const TokenizeFunction& tok
                        const std::function<void(const Corpus::Record&)>& see);
 
 /// A corpus of given ids, in memory.
-std::shared_ptr<const Corpus> corpus_of(std::vector<std::vector<int32_t>> documents);
+std::shared_ptr<const Corpus> corpus_of(const std::vector<std::vector<int32_t>>& documents);
 
 constexpr int64_t kChunkBytes = 1 << 18;  ///< text that is tokenized at once
 

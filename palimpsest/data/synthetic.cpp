@@ -18,7 +18,7 @@ std::shared_ptr<const Corpus> uniform_corpus(const UniformOptions& options) {
     documents[document].resize(static_cast<size_t>(options.length));
     for (int32_t& id : documents[document]) id = options.first_id + static_cast<int32_t>(random.below(options.symbols));
   }
-  return corpus_of(std::move(documents));
+  return corpus_of(documents);
 }
 
 }  // namespace palimpsest::data

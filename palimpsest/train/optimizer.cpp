@@ -44,7 +44,7 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, const OptimizerOptions& options
   check_choice("lr_scheduler_type", options.lr_scheduler_type, {"constant", "linear", "cosine"});
   for (const auto& group : groups) {
     for (const auto& [name, parameter] : group.parameters) {
-      entries_.push_back({name, parameter, at::zeros_like(parameter), at::zeros_like(parameter), at::zeros({}, at::kFloat), group.decays});
+      entries_.push_back({name, parameter, at::zeros_like(parameter), at::zeros_like(parameter), at::zeros({}, at::TensorOptions(at::kFloat).device(parameter.device())), group.decays});
     }
   }
 }

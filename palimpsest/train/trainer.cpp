@@ -72,6 +72,7 @@ Trainer::Trainer(TrainOptions options, TrainHooks hooks) : options_(std::move(op
     check_positive(name, value);
   }
   check_choice("step_weights", options_.step_weights, {"uniform", "pow2", "token"});
+  checkpoint::device_named(options_.device);
   check_choice("init", options_.model.init, {"normal", "scaled", "structured"});
   data::check_segments(options_.segments);
   if (options_.corpus.data.empty()) throw usage_error("no data is given", "data", "name files or folders of text: data = [\"book.txt\"] or --data book.txt");
@@ -147,7 +148,7 @@ Json Trainer::split_names() const {
 void Trainer::prepare_model() {
   const auto& sizes = options_.model;
   if (!sizes.model.empty()) {
-    auto folder = checkpoint::load_model(sizes.model, {.dtype = at::kFloat});
+    auto folder = checkpoint::load_model(sizes.model, {.dtype = at::kFloat, .device = checkpoint::device_named(options_.device)});
     model_ = folder.model;
     if (tokenizer_->vocab_size() > folder.config.vocab_size) {
       throw usage_error(fmt::format("the tokenizer with the tasks' start tokens has {} entries, the model {} rows", tokenizer_->vocab_size(), folder.config.vocab_size), sizes.model,
@@ -175,6 +176,7 @@ void Trainer::prepare_model() {
     models::BartModel::Init init{.segment = options_.segments.segment, .seed = random_key(static_cast<uint64_t>(options_.seed), 2)};
     init.style = sizes.init == "normal" ? models::BartModel::Init::kNormal : sizes.init == "scaled" ? models::BartModel::Init::kScaled : models::BartModel::Init::kStructured;
     model_->initialize(init);
+    model_->to(checkpoint::device_named(options_.device));
   }
   model_->train();
   for (auto& parameter : model_->parameters()) parameter.requires_grad_(true);
@@ -233,11 +235,12 @@ double Trainer::step() {
     const auto add = [&](const at::Tensor& part) { total = total.defined() ? total + part : part; };
     for (size_t t = 0; t < static_cast<size_t>(horizon); ++t) {
       const SegmentBatch& batch = rollouts[static_cast<size_t>(a)][t];
-      const models::EncoderOutput encoded = model_->encode({.ids = batch.ids, .mask = batch.mask, .memory = memory, .reset = batch.reset});
+      const auto device = model_->shared->weight.device();
+      const models::EncoderOutput encoded = model_->encode({.ids = batch.ids.to(device), .mask = batch.mask.defined() ? batch.mask.to(device) : batch.mask, .memory = memory, .reset = batch.reset.to(device)});
       memory = encoded.memory;
       const auto loss_of = [&](const Targets& targets, const models::EncoderOutput& context, double weight, int64_t all, double* sum) {
         if (targets.count == 0) return;
-        const auto loss = nn::target_loss(model_->logits(model_->decode(targets.decoder_ids, {}, context)), targets.labels);
+        const auto loss = nn::target_loss(model_->logits(model_->decode(targets.decoder_ids.to(device), {}, context)), targets.labels.to(device));
         const at::Tensor part = loss.nll * (weight / static_cast<double>(all));
         *sum += part.item<double>();
         add(part);
@@ -393,13 +396,13 @@ void Trainer::resume_from(const std::string& path) {
     const auto tensors = checkpoint::TensorSet::open(path);
     std::map<std::string, at::Tensor> given;
     for (const auto& name : tensors.names()) given[name] = tensors.tensor(name).clone();
-    checkpoint::fill_model(*model_, given, path, {.dtype = at::kFloat});
+    checkpoint::fill_model(*model_, given, path, {.dtype = at::kFloat, .device = checkpoint::device_named(options_.device)});
   }
   const auto file = checkpoint::Safetensors::open((fs::path(path) / kOptimizer).string());
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const auto& info : file.tensors()) tensors.emplace_back(info.name, file.tensor(info.name));
   optimizer_->load(tensors, file.path());
-  if (memory_.slots.defined()) memory_.slots = file.tensor("memory").clone();
+  if (memory_.slots.defined()) memory_.slots = file.tensor("memory").clone().to(model_->shared->weight.device());
   lanes_->restore(state.at("lanes"));
   step_ = json_int(state, "global_step", state_path);
   tokens_seen_ = json_int(state, "tokens_seen", state_path);

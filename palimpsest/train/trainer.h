@@ -50,6 +50,7 @@ struct TrainOptions {
   int64_t max_steps = 2000, auxiliary_steps = 0;
   std::string step_weights = "uniform";
   OptimizerOptions optimizer;
+  std::string device = "cpu";
   int64_t seed = 0;
   std::string output_dir = "runs/latest";
   int64_t logging_steps = 20, eval_steps = 200, eval_segments = 4, eval_documents = 32, save_steps = 500, save_total_limit = 2;
@@ -70,6 +71,7 @@ struct TrainOptions {
     field("auxiliary_steps", o.auxiliary_steps, "first steps that train the auxiliary target alone, at horizon 1: reading and writing come before remembering");
     field("step_weights", o.step_weights, "weight of each step of a horizon: uniform | pow2 (the authors') | token (all targets alike)");
     field("optimizer", o.optimizer, "");
+    field("device", o.device, "cpu | cuda");
     field("seed", o.seed, "of everything random");
     field("output_dir", o.output_dir, "folder of the run");
     field("logging_steps", o.logging_steps, "optimiser steps between two lines of metrics.jsonl");

@@ -16,6 +16,7 @@
 namespace palimpsest {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using test::run_program;
 
@@ -140,7 +141,7 @@ TEST_F(Workflow, StreamReadsAtConstantState) {
     tokens = json["tokens"];
   }
   EXPECT_GT(count, 3);
-  const auto from_stdin = test::run_command(std::string("cat ") + path("text.txt") + " | " + PALIMPSEST_PROGRAM + " stream --model " + model() + " - --task recall --json");
+  const auto from_stdin = test::run_command(std::string("cat ") + path("text.txt") + " | " + test::program() + " stream --model " + model() + " - --task recall --json");
   ASSERT_EQ(from_stdin.exit_code, 0) << from_stdin.err;
   EXPECT_EQ(last_json(from_stdin.out)["tokens"].get<int64_t>(), tokens);
   EXPECT_NEAR(last_json(from_stdin.out)["nll"].get<double>(), last_json(result.out)["nll"].get<double>(), 1e-3);
@@ -169,7 +170,7 @@ TEST_F(Workflow, AnotherThreadCountIsSaidOnResume) {
 }
 
 TEST_F(Workflow, CtrlCSavesACheckpoint) {
-  const auto result = test::run_command(std::string("timeout --preserve-status -s INT 6 ") + PALIMPSEST_PROGRAM + " train " + path("recipe.toml") + " --data " + path("text.txt") +
+  const auto result = test::run_command(std::string("timeout --preserve-status -s INT 6 ") + test::program() + " train " + path("recipe.toml") + " --data " + path("text.txt") +
                                         " --output-dir " + path("stopped") + " --max-steps 1000000 --eval-steps 0");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("interrupted"));
@@ -219,12 +220,12 @@ TEST_F(Workflow, EveryCommandHasHelpThatEndsInAnExample) {
   for (const char* command : {"demo", "train", "eval", "stream", "generate", "tokenize", "detokenize", "inspect", "run", "data"}) {
     const auto help = run_program(std::string(command) + " --help");
     EXPECT_EQ(help.exit_code, 0) << command;
-    EXPECT_THAT(help.out, HasSubstr("example: palimpsest ")) << command;
+    EXPECT_THAT(help.out, AllOf(HasSubstr("\nexample: "), HasSubstr("palimpsest " + std::string(command) + " "))) << command;
   }
 }
 
 TEST_F(Workflow, TheFormatPageListsEveryKeyTensorAndFile) {
-  const std::string page = read_file(std::string(PALIMPSEST_SOURCE_DIR) + "/docs/format.md");
+  const std::string page = read_file(test::source_folder() + "/docs/format.md");
   const Json config = read_json(model() + "/config.json");
   for (const auto& [key, value] : config.items()) EXPECT_THAT(page, HasSubstr("`" + key + "`"));
   for (const auto& [key, value] : config["palimpsest"].items()) EXPECT_THAT(page, HasSubstr("`" + key + "`"));

@@ -33,6 +33,9 @@ TemporaryFolder::~TemporaryFolder() {
   std::filesystem::remove_all(folder_, ignored);
 }
 
+std::string program() { return PALIMPSEST_PROGRAM; }
+std::string source_folder() { return PALIMPSEST_SOURCE_DIR; }
+
 CommandResult run_command(const std::string& command) {
   const TemporaryFolder folder;
   const int status = std::system(("( " + command + " ) >" + folder.path("out") + " 2>" + folder.path("err")).c_str());

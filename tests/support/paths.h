@@ -25,6 +25,10 @@ class TemporaryFolder {
   std::filesystem::path folder_;
 };
 
+/// The program under test, and the root of the source tree.
+std::string program();
+std::string source_folder();
+
 /// Runs a shell command; returns exit code, stdout and stderr.
 struct CommandResult {
   int exit_code = 0;
