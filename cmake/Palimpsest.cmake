@@ -41,6 +41,12 @@ function(palimpsest_test folder)
   if(NOT ARG_NO_TORCH)
     palimpsest_use_pch(${target} ${sources})
   endif()
+  if(PALIMPSEST_SANITIZE)
+    # A sanitized program with LibTorch takes seconds to start: one ctest for all of the folder.
+    add_test(NAME ${folder} COMMAND ${target})
+    set_tests_properties(${folder} PROPERTIES LABELS "${folder};${ARG_LABELS}" TIMEOUT 3600)
+    return()
+  endif()
   gtest_discover_tests(${target} TEST_PREFIX ${folder}. DISCOVERY_TIMEOUT 120
     PROPERTIES LABELS "${folder};${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "OMP_NUM_THREADS=1")
 endfunction()
