@@ -2,10 +2,9 @@
 // How a subcommand of the program is described: one file per subcommand, one line in commands.def.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
-
-#include <CLI/CLI.hpp>
 
 #include "palimpsest/core/error.h"
 #include "palimpsest/core/json.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `palimpsest demo`: trains a small MemBART on real text while you watch, then shows what its memory of fixed size holds.
+// `palimpsest demo`: trains a small MemBART on real text while you watch, then shows what its memory of fixed size
+// holds.
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -20,15 +21,18 @@ namespace {
 struct DemoFlags {
   std::string text, other, model, output_dir;
   bool quick = false, json = false;
-  int64_t seed = 0, max_steps = 0, stream_tokens = 200000;
+  int64_t seed = 0, max_steps = 0, segments = 2000, stream_tokens = 200000;
   static void fields(auto& o, auto&& field) {
     field("text", o.text, "train on this file instead of the King James Bible (package bible-kjv)");
     field("other", o.other, "text of another kind, never trained on, instead of the fortunes of Debian");
     field("quick", o.quick, "train nothing: use the model that lies in the project");
     field("model", o.model, "train nothing: use this model folder");
-    field("output_dir", o.output_dir, "where the run is kept, and from where an interrupted one goes on; empty: runs/demo, and a name of its own for another text or seed");
+    field("output_dir", o.output_dir,
+          "where the run is kept, and from where an interrupted one goes on; empty: runs/demo, and a name of its own "
+          "for another text or seed");
     field("seed", o.seed, "of everything random");
     field("max_steps", o.max_steps, "train that many steps; 0: as the recipe says");
+    field("segments", o.segments, "segments of each text that are measured, about");
     field("stream_tokens", o.stream_tokens, "tokens of the long text that is read at the end");
     field("json", o.json, "the table as JSON");
   }
@@ -49,7 +53,8 @@ Source bible(const std::string& folder) {
     for (size_t n; pipe != nullptr && (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) text.append(buffer, n);
     if (pipe != nullptr) ::pclose(pipe);
     if (text.size() < 1000000) {
-      throw input_error("the King James Bible of the package bible-kjv is not there", "command bible", "apt-get install bible-kjv, or name a text of your own: make demo TEXT=book.txt");
+      throw input_error("the King James Bible of the package bible-kjv is not there", "command bible",
+                        "apt-get install bible-kjv, or name a text of your own: make demo TEXT=book.txt");
     }
     write_file_atomically(path, text);
   }
@@ -65,7 +70,8 @@ Source other_text(const DemoFlags& flags) {
     if (fs::exists(folder + file)) source.corpus.data.push_back(folder + file);
   }
   if (source.corpus.data.empty()) {
-    throw input_error("the fortunes of Debian are not there", folder, "apt-get install fortunes, or name a text of another kind: make demo OTHER=book.txt");
+    throw input_error("the fortunes of Debian are not there", folder,
+                      "apt-get install fortunes, or name a text of another kind: make demo OTHER=book.txt");
   }
   return source;
 }
@@ -78,8 +84,9 @@ struct Measured {
   int64_t segments = 0;  ///< first segments of each document; 0: all
 };
 
-Measured measured(std::shared_ptr<const data::Corpus> corpus, std::vector<data::Span> spans, const train::TrainOptions& recipe, const checkpoint::Training& training,
-                  const train::SpecialIds& ids, const std::string& name) {
+Measured measured(std::shared_ptr<const data::Corpus> corpus, std::vector<data::Span> spans,
+                  const train::TrainOptions& recipe, const checkpoint::Training& training, const train::SpecialIds& ids,
+                  const std::string& name) {
   // Another document's memory needs several documents: a single text is read as 16 pieces.
   spans = data::cut_for_lanes(std::move(spans), 16, nullptr);
   train::TaskOptions tasks = recipe.tasks;
@@ -130,9 +137,12 @@ class Demo {
     std::vector<Measured> rows;
     rows.push_back(measured(corpus, split.held_out, recipe, folder_.training, ids_, "held-out documents"));
     auto other_corpus = data::prepare_corpus(other.corpus, *folder_.tokenizer, "");
-    rows.push_back(measured(other_corpus, data::whole_documents(*other_corpus), recipe, folder_.training, ids_, other.name));
-    for (Measured& row : rows) row.segments = std::max<int64_t>(8, 2000 / static_cast<int64_t>(row.data.spans.size()));
+    rows.push_back(
+        measured(other_corpus, data::whole_documents(*other_corpus), recipe, folder_.training, ids_, other.name));
+    for (Measured& row : rows)
+      row.segments = std::max<int64_t>(2, flags_.segments / static_cast<int64_t>(row.data.spans.size()));
     if (!flags_.json) title(recipe, text.name);
+    for (const data::Span& span : split.held_out) table_["held_out"].push_back(corpus->name(span.document));
     for (Measured& row : rows) measure(row);
     constant_cost(text, recipe.segments.segment);
     if (flags_.json) {
@@ -156,20 +166,26 @@ class Demo {
       for (const auto& [task, values] : line.at("eval").items()) {
         if (!values.contains("recovered")) continue;
         const double share = 100 * values["recovered"].get<double>();
-        spdlog::info("  step {:>5}  {:>4.1f} min  {}: {:>5.1f} % given back  |{:<40}|", step, minutes, task, share, std::string(static_cast<size_t>(share * 0.4), '#'));
+        spdlog::info("  step {:>5}  {:>4.1f} min  {}: {:>5.1f} % given back  |{:<40}|", step, minutes, task, share,
+                     std::string(static_cast<size_t>(share * 0.4), '#'));
       }
     };
     train::Trainer trainer(recipe, hooks);
-    spdlog::info("chance is about {:.1f} %; {} parameters", 100.0 / static_cast<double>(trainer.tokenizer()->vocab_size()), format_count(nn::parameter_count(trainer.model())));
+    spdlog::info("chance is about {:.1f} %; {} parameters",
+                 100.0 / static_cast<double>(trainer.tokenizer()->vocab_size()),
+                 format_count(nn::parameter_count(trainer.model())));
     const int64_t first = trainer.steps_done();
-    if (first >= trainer.options().max_steps) spdlog::info("already trained; remove {} to train anew", recipe.output_dir);
+    if (first >= trainer.options().max_steps)
+      spdlog::info("already trained; remove {} to train anew", recipe.output_dir);
     const Json summary = trainer.run();
     const std::string path = summary["checkpoint"];
     if (summary["interrupted"].get<bool>()) {
-      spdlog::info("interrupted at step {}: {} holds what was trained; make demo goes on from there", summary["steps"].get<int64_t>(), path);
+      spdlog::info("interrupted at step {}: {} holds what was trained; make demo goes on from there",
+                   summary["steps"].get<int64_t>(), path);
       return false;
     }
-    spdlog::info("trained {} steps in {}", summary["steps"].get<int64_t>() - first, format_seconds(summary["train_runtime"]));
+    spdlog::info("trained {} steps in {}", summary["steps"].get<int64_t>() - first,
+                 format_seconds(summary["train_runtime"]));
     folder_ = checkpoint::load_model(path, {.dtype = at::kFloat});
     return true;
   }
@@ -177,11 +193,15 @@ class Demo {
   void title(const train::TrainOptions& recipe, const std::string& name) {
     const int64_t slots = folder_.config.memory.slots;
     print_line("");
-    print_line(fmt::format("What a memory of {} slots ({}) holds of segments of {} tokens. Vocabulary {}, trained on {}.", slots, format_bytes(folder_.model->fresh_memory(1).bytes()),
-                           recipe.segments.segment, folder_.tokenizer->vocab_size(), name));
-    print_line("Share given back of the segment before, by greedy decoding from (current segment, memory), exact position:");
+    print_line(
+        fmt::format("What a memory of {} slots ({}) holds of segments of {} tokens. Vocabulary {}, trained on {}.",
+                    slots, format_bytes(folder_.model->fresh_memory(1).bytes()), recipe.segments.segment,
+                    folder_.tokenizer->vocab_size(), name));
+    print_line(
+        "Share given back of the segment before, by greedy decoding from (current segment, memory), exact position:");
     print_line("");
-    print_line(fmt::format("  {:<36} {:>9} {:>9} {:>9} {:>10} {:>9}", "", "kept", "reset", "another's", "segments", "whole"));
+    print_line(
+        fmt::format("  {:<36} {:>9} {:>9} {:>9} {:>10} {:>9}", "", "kept", "reset", "another's", "segments", "whole"));
   }
 
   void measure(const Measured& row) {
@@ -192,7 +212,8 @@ class Demo {
       for (const train::Carry carry : {train::Carry::kKeep, train::Carry::kReset, train::Carry::kOther}) {
         const train::WalkOptions walk{.carry = carry, .batch = 64, .max_segments = row.segments, .stop = interrupted};
         if (task.name == "recall") {
-          auto report = evaluate_recall(*folder_.model, row.data, row.maker, task, ids_, folder_.tokenizer.get(), walk, carry == train::Carry::kKeep && shown_.empty() ? 64 : 0);
+          auto report = evaluate_recall(*folder_.model, row.data, row.maker, task, ids_, folder_.tokenizer.get(), walk,
+                                        carry == train::Carry::kKeep && shown_.empty() ? 64 : 0);
           shares.push_back(report.share());
           entry[carry_name(carry)] = report.to_json();
           if (carry == train::Carry::kKeep && shown_.empty()) shown_ = std::move(report.examples);
@@ -206,10 +227,13 @@ class Demo {
       if (flags_.json) continue;
       const std::string label = task.text() == "recall" ? row.name : fmt::format("{}, {}", row.name, task.text());
       if (task.name == "recall") {
-        print_line(fmt::format("  {:<36} {:>7.1f} % {:>7.1f} % {:>7.1f} % {:>10} {:>7.1f} %", label, 100 * shares[0], 100 * shares[1], 100 * shares[2], entry["keep"]["segments"].get<int64_t>(),
-                               100.0 * entry["keep"]["exact_segments"].get<double>() / std::max(1.0, entry["keep"]["segments"].get<double>())));
+        print_line(fmt::format("  {:<36} {:>7.1f} % {:>7.1f} % {:>7.1f} % {:>10} {:>7.1f} %", label, 100 * shares[0],
+                               100 * shares[1], 100 * shares[2], entry["keep"]["segments"].get<int64_t>(),
+                               100.0 * entry["keep"]["exact_segments"].get<double>() /
+                                   std::max(1.0, entry["keep"]["segments"].get<double>())));
       } else {
-        print_line(fmt::format("  {:<36} {:>9.2f} {:>9.2f} {:>9.2f}   (perplexity)", label, perplexities[0], perplexities[1], perplexities[2]));
+        print_line(fmt::format("  {:<36} {:>9.2f} {:>9.2f} {:>9.2f}   (perplexity)", label, perplexities[0],
+                               perplexities[1], perplexities[2]));
       }
     }
   }
@@ -217,7 +241,8 @@ class Demo {
   /// Reads a long text and compares its start with its end.
   void constant_cost(const Source& text, int64_t segment) {
     const at::NoGradGuard no_grad;
-    data::TokenStream stream({.data = text.corpus.data, .document = "file", .strip = text.corpus.strip}, data::tokenize_with(*folder_.tokenizer));
+    data::TokenStream stream({.data = text.corpus.data, .document = "file", .strip = text.corpus.strip},
+                             data::tokenize_with(*folder_.tokenizer));
     memory::Memory memory = folder_.model->fresh_memory(1);
     struct Point {
       int64_t tokens, resident;
@@ -233,7 +258,8 @@ class Demo {
     while (read < flags_.stream_tokens && stream.next(segment, tokens) && !interrupted()) {
       if (tokens.ids.empty()) continue;
       const auto started = std::chrono::steady_clock::now();
-      const at::Tensor ids = at::tensor(std::vector<int64_t>(tokens.ids.begin(), tokens.ids.end()), at::kLong).unsqueeze(0);
+      const at::Tensor ids =
+          at::tensor(std::vector<int64_t>(tokens.ids.begin(), tokens.ids.end()), at::kLong).unsqueeze(0);
       memory = folder_.model->encode({.ids = ids, .memory = memory}).memory;
       lately.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count());
       read += static_cast<int64_t>(tokens.ids.size());
@@ -249,13 +275,17 @@ class Demo {
     if (points.empty()) return;
     table_["state_bytes"] = memory.bytes();
     for (const Point* point : {&points.front(), &points.back()}) {
-      table_["stream"].push_back({{"tokens", point->tokens}, {"segment_seconds", point->seconds}, {"resident_bytes", point->resident}});
+      table_["stream"].push_back(
+          {{"tokens", point->tokens}, {"segment_seconds", point->seconds}, {"resident_bytes", point->resident}});
     }
     if (flags_.json) return;
     print_line("");
-    print_line(fmt::format("State carried from segment to segment: {} bytes, whatever was read. One long text, read on and on:", memory.bytes()));
+    print_line(fmt::format(
+        "State carried from segment to segment: {} bytes, whatever was read. One long text, read on and on:",
+        memory.bytes()));
     for (const auto& [label, point] : {std::pair{"at the start", points.front()}, {"at the end", points.back()}}) {
-      print_line(fmt::format("  {:<12} {:>9} tokens read   {:>7.2f} ms a segment   {:>9} resident", label, format_count(point.tokens), 1000 * point.seconds, format_bytes(point.resident)));
+      print_line(fmt::format("  {:<12} {:>9} tokens read   {:>7.2f} ms a segment   {:>9} resident", label,
+                             format_count(point.tokens), 1000 * point.seconds, format_bytes(point.resident)));
     }
   }
 
@@ -265,7 +295,8 @@ class Demo {
     std::sort(shown_.begin(), shown_.end(), [](const auto& a, const auto& b) { return a.share < b.share; });
     const auto& shown = shown_[shown_.size() / 2];
     print_line("");
-    print_line(fmt::format("One example, neither the best nor the worst of {} ({:.0f} % given back):", shown_.size(), 100 * shown.share));
+    print_line(fmt::format("One example, neither the best nor the worst of {} ({:.0f} % given back):", shown_.size(),
+                           100 * shown.share));
     const auto quoted = [](std::string text) {
       std::replace(text.begin(), text.end(), '\n', ' ');
       return "\"" + text + "\"";
@@ -280,7 +311,8 @@ class Demo {
     print_line("Go on with your own text:");
     print_line("  make demo TEXT=book.txt OTHER=letters.txt      the same on other texts");
     print_line("  build/palimpsest train recipes/recall.toml --data book.txt --output-dir runs/book");
-    print_line(fmt::format("  build/palimpsest stream --model {} book.txt --recall", fs::path(folder_.path).lexically_normal().string()));
+    print_line(fmt::format("  build/palimpsest stream --model {} book.txt --recall",
+                           fs::path(folder_.path).lexically_normal().string()));
   }
 
   DemoFlags flags_;

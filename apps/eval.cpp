@@ -35,8 +35,10 @@ struct EvalFlags {
 int run(const EvalFlags& flags) {
   const train::Carry carry = train::parse_carry(flags.carry);
   const auto folder = load(flags.model);
-  if (!folder.tokenizer) throw input_error("the model folder has no tokenizer", flags.model.model, "put tokenizer.json into it");
-  if (flags.corpus.data.empty()) throw usage_error("no text is given", "command line", "name files or folders: --data book.txt");
+  if (!folder.tokenizer)
+    throw input_error("the model folder has no tokenizer", flags.model.model, "put tokenizer.json into it");
+  if (flags.corpus.data.empty())
+    throw usage_error("no text is given", "command line", "name files or folders: --data book.txt");
   checkpoint::Training training = folder.training;
   if (training.tasks.empty()) {
     // A stock model has no task of its own: it is measured on the next segment, from its family's start token.
@@ -44,50 +46,65 @@ int run(const EvalFlags& flags) {
   }
   const checkpoint::Task& task = flags.task.empty() ? training.tasks.front() : training.task(flags.task);
   train::EvalData data{data::prepare_corpus(flags.corpus, *folder.tokenizer, flags.cache_dir), {}, {}};
-  data.segments.segment = flags.segment > 0 ? flags.segment : training.segment > 0 ? training.segment : folder.config.max_position_embeddings / 2;
+  data.segments.segment = flags.segment > 0      ? flags.segment
+                          : training.segment > 0 ? training.segment
+                                                 : folder.config.max_position_embeddings / 2;
   data.segments.overlap = flags.overlap;
   data::check_segments(data.segments);
   data.spans = data::whole_documents(*data.corpus);
-  if (flags.max_documents > 0 && static_cast<int64_t>(data.spans.size()) > flags.max_documents) data.spans.resize(static_cast<size_t>(flags.max_documents));
+  if (flags.max_documents > 0 && static_cast<int64_t>(data.spans.size()) > flags.max_documents)
+    data.spans.resize(static_cast<size_t>(flags.max_documents));
 
   const auto ids = train::SpecialIds::of(folder.config, folder.tokenizer.get());
   train::TaskOptions options;
   options.tasks = {};
   const train::BatchMaker maker(data.corpus, data.spans, data.segments, options, training.tasks, ids, 0);
   watch_interrupts();
-  const train::WalkOptions walk{.carry = carry, .batch = flags.batch, .max_segments = flags.max_segments, .stop = interrupted};
+  const train::WalkOptions walk{
+      .carry = carry, .batch = flags.batch, .max_segments = flags.max_segments, .stop = interrupted};
   const train::LossReport loss = evaluate_loss(*folder.model, data, maker, task, folder.tokenizer.get(), walk);
   if (loss.total.targets == 0) {
-    throw input_error(fmt::format("the text holds nothing to measure for the task {}", task.text()), flags.corpus.data.front(),
-                      fmt::format("a document needs at least two segments of {} tokens; give a longer text or a smaller --segment", data.segments.segment));
+    throw input_error(
+        fmt::format("the text holds nothing to measure for the task {}", task.text()), flags.corpus.data.front(),
+        fmt::format("a document needs at least two segments of {} tokens; give a longer text or a smaller --segment",
+                    data.segments.segment));
   }
   Json json = loss.to_json();
   json["task"] = task.text();
   json["carry"] = flags.carry;
   json["documents"] = data.spans.size();
   json["segment"] = data.segments.segment;
-  if (flags.recall) json["recall"] = evaluate_recall(*folder.model, data, maker, task, ids, folder.tokenizer.get(), walk).to_json();
+  if (flags.recall)
+    json["recall"] = evaluate_recall(*folder.model, data, maker, task, ids, folder.tokenizer.get(), walk).to_json();
   if (flags.json) {
     print_json(json);
     return interrupted() ? 1 : 0;
   }
-  print_line(fmt::format("task {}, memory {}, {} documents, {} segments of {} tokens", task.text(), flags.carry, data.spans.size(), loss.segments, data.segments.segment));
-  print_line(fmt::format("  targets        {:>12}   total nll {:.3f} (summed over documents, each from its own start)", loss.total.targets, loss.total.nll));
-  print_line(fmt::format("  perplexity     {:>12.4f} per token, {:.4f} per word, {:.4f} per byte ({:.4f} bits)", loss.total.perplexity(),
-                         std::exp(loss.total.nll / static_cast<double>(loss.words)), std::exp(loss.total.nll / static_cast<double>(loss.bytes)), json["bits_per_byte"].get<double>()));
+  print_line(fmt::format("task {}, memory {}, {} documents, {} segments of {} tokens", task.text(), flags.carry,
+                         data.spans.size(), loss.segments, data.segments.segment));
+  print_line(fmt::format("  targets        {:>12}   total nll {:.3f} (summed over documents, each from its own start)",
+                         loss.total.targets, loss.total.nll));
+  print_line(fmt::format("  perplexity     {:>12.4f} per token, {:.4f} per word, {:.4f} per byte ({:.4f} bits)",
+                         loss.total.perplexity(), std::exp(loss.total.nll / static_cast<double>(loss.words)),
+                         std::exp(loss.total.nll / static_cast<double>(loss.bytes)),
+                         json["bits_per_byte"].get<double>()));
   if (flags.recall) {
     const Json& recall = json["recall"];
-    print_line(fmt::format("  given back     {:>11.2f} % of {} tokens, {} of {} segments whole", 100 * recall["share"].get<double>(), recall["tokens"].get<int64_t>(),
+    print_line(fmt::format("  given back     {:>11.2f} % of {} tokens, {} of {} segments whole",
+                           100 * recall["share"].get<double>(), recall["tokens"].get<int64_t>(),
                            recall["exact_segments"].get<int64_t>(), recall["segments"].get<int64_t>()));
   }
   print_line("  by the segment's place in its document:");
   // Places are grouped in powers of two: 0, 1, 2-3, 4-7, …
-  for (int64_t first = 0, last = 0; !loss.by_segment.empty() && first <= loss.by_segment.rbegin()->first; first = last + 1, last = 2 * first - 1) {
+  for (int64_t first = 0, last = 0; !loss.by_segment.empty() && first <= loss.by_segment.rbegin()->first;
+       first = last + 1, last = 2 * first - 1) {
     train::LossSum sum;
     for (const auto& [segment, part] : loss.by_segment) {
       if (segment >= first && segment <= last) sum.targets += part.targets, sum.nll += part.nll;
     }
-    if (sum.targets > 0) print_line(fmt::format("    {:>6} - {:<6} perplexity {:>10.4f}  ({} targets)", first, last, sum.perplexity(), sum.targets));
+    if (sum.targets > 0)
+      print_line(fmt::format("    {:>6} - {:<6} perplexity {:>10.4f}  ({} targets)", first, last, sum.perplexity(),
+                             sum.targets));
   }
   return interrupted() ? 1 : 0;
 }
@@ -95,7 +112,8 @@ int run(const EvalFlags& flags) {
 }  // namespace
 
 Command eval_command() {
-  return {"eval", "perplexity and recall over documents", "palimpsest eval --model runs/latest/checkpoint-2000 --data book.txt --carry reset --json",
+  return {"eval", "perplexity and recall over documents",
+          "palimpsest eval --model runs/latest/checkpoint-2000 --data book.txt --carry reset --json",
           [](CLI::App& app) {
             auto flags = std::make_shared<EvalFlags>();
             options_to_flags(*flags, app);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `palimpsest` program: parses, runs one subcommand, turns errors into messages and exit codes.
+#include <unistd.h>
+
 #include <csignal>
-#include <cstdlib>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <vector>
-
-#include <unistd.h>
 
 #include "apps/command.h"
 #include "palimpsest/core/log.h"
@@ -45,13 +45,16 @@ Error explain(const CLI::ParseError& error, const CLI::App& program) {
   for (const auto* option : app->get_options()) {
     for (const auto& name : option->get_lnames()) known.push_back(name);
   }
-  for (const auto* command : app->get_subcommands([](const CLI::App*) { return true; })) known.push_back(command->get_name());
-  std::string problem = error.what(), fix = fmt::format("see palimpsest {}--help", app == &program ? "" : app->get_name() + " ");
+  for (const auto* command : app->get_subcommands([](const CLI::App*) { return true; }))
+    known.push_back(command->get_name());
+  std::string problem = error.what(),
+              fix = fmt::format("see palimpsest {}--help", app == &program ? "" : app->get_name() + " ");
   const std::vector<std::string> unknown = app->remaining();
   for (const auto& word : unknown) {
     std::string name = word.substr(std::min(word.find_first_not_of('-'), word.size()));
     name = name.substr(0, name.find('='));
-    problem = word.rfind("-", 0) == 0 ? fmt::format("unknown flag {}", word) : fmt::format("unexpected argument \"{}\"", word);
+    problem = word.rfind("-", 0) == 0 ? fmt::format("unknown flag {}", word)
+                                      : fmt::format("unexpected argument \"{}\"", word);
     const std::string nearest = nearest_name(name, known);
     if (!nearest.empty()) fix = fmt::format("did you mean {}{}?", word.rfind("-", 0) == 0 ? "--" : "", nearest);
     break;
@@ -59,9 +62,10 @@ Error explain(const CLI::ParseError& error, const CLI::App& program) {
   return usage_error(problem, "command line", fix);
 }
 
-/// By default torch's OpenMP threads spin for milliseconds at the end of every parallel region. Where another process wants
-/// the core that costs more than the work: 2 threads on 2 busy cores were 10 times slower than one. A short spin is as fast
-/// on an idle machine. The runtime reads this when it is loaded, so long work starts the program once more (0.3 s).
+/// By default torch's OpenMP threads spin for milliseconds at the end of every parallel region. Where another process
+/// wants the core that costs more than the work: 2 threads on 2 busy cores were 10 times slower than one. A short spin
+/// is as fast on an idle machine. The runtime reads this when it is loaded, so long work starts the program once more
+/// (0.3 s).
 void be_patient(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   ::setenv("GOMP_SPINCOUNT", "3000", 1);
@@ -109,7 +113,7 @@ void print_line(const std::string& line) { std::cout << line << '\n'; }
 void print_json(const Json& json) { std::cout << json.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n'; }
 
 void watch_interrupts() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = count_signal;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
@@ -129,7 +133,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", error.what());
     return error.exit_code();
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "%s\n", palimpsest::internal_error("out of memory", "", "use a smaller batch or a shorter input").what());
+    std::fprintf(stderr, "%s\n",
+                 palimpsest::internal_error("out of memory", "", "use a smaller batch or a shorter input").what());
     return 1;
   } catch (const std::exception& error) {
     // Of a library: the first line says what happened, the rest is its own backtrace.

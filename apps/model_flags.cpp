@@ -25,7 +25,8 @@ checkpoint::ModelFolder load(const ModelFlags& flags) {
     options.dtype = at::kFloat;
     folder = checkpoint::load_model(flags.model, options);
   }
-  spdlog::info("{}: {}, {}, {}", std::filesystem::path(flags.model).lexically_normal().string(), folder.config.memory.enabled() ? folder.config.memory.text() : "no memory",
+  spdlog::info("{}: {}, {}, {}", std::filesystem::path(flags.model).lexically_normal().string(),
+               folder.config.memory.enabled() ? folder.config.memory.text() : "no memory",
                nn::dtype_name(folder.model->shared->weight.scalar_type()), flags.device);
   return folder;
 }

@@ -15,8 +15,9 @@ struct RunOptions {
   std::vector<std::string> also;
   static void fields(auto& o, auto&& field) {
     field("model", o.model, "");
-    field("inputs", o.inputs, "safetensors file: input_ids, attention_mask, reset, memory, decoder_input_ids, decoder_attention_mask, "
-                              "labels, step_weights; a leading axis is several segments in a row");
+    field("inputs", o.inputs,
+          "safetensors file: input_ids, attention_mask, reset, memory, decoder_input_ids, decoder_attention_mask, "
+          "labels, step_weights; a leading axis is several segments in a row");
     field("outputs", o.outputs, "safetensors file to write: hidden, memory, logits, step_losses");
     field("also", o.also, "more outputs: hidden_states.N, slots.N, gate, attentions.N, grad.NAME, grad.*, grad.memory");
   }
@@ -37,14 +38,16 @@ int run(const RunOptions& options) {
   }
   std::vector<std::pair<std::string, at::Tensor>> list(outputs.begin(), outputs.end());
   checkpoint::save_safetensors(options.outputs, list);
-  for (const auto& [name, tensor] : list) spdlog::info("{:<24} {} {}", name, nn::dtype_name(tensor.scalar_type()), nn::shape_text(tensor.sizes()));
+  for (const auto& [name, tensor] : list)
+    spdlog::info("{:<24} {} {}", name, nn::dtype_name(tensor.scalar_type()), nn::shape_text(tensor.sizes()));
   return 0;
 }
 }  // namespace
 
 Command run_command() {
   return {"run", "the model on given tensors, for checking parity",
-          "palimpsest run --model DIR --inputs in.safetensors --outputs out.safetensors --also gate,grad.memory --dtype float64",
+          "palimpsest run --model DIR --inputs in.safetensors --outputs out.safetensors --also gate,grad.memory "
+          "--dtype float64",
           [](CLI::App& app) {
             auto options = std::make_shared<RunOptions>();
             options_to_flags(*options, app);

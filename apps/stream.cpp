@@ -29,7 +29,8 @@ struct StreamFlags {
     field("task", o.task, "what is measured on the way: one of the model's tasks; the default is its first");
     field("segment", o.segment, "tokens of a segment; 0: as trained");
     field("max_tokens", o.max_tokens, "stop after that many tokens; 0: read everything");
-    field("report_every", o.report_every, "tokens between two lines of the report; 0: a tenth of the text, or 10,000 tokens from stdin");
+    field("report_every", o.report_every,
+          "tokens between two lines of the report; 0: a tenth of the text, or 10,000 tokens from stdin");
     field("recall", o.recall, "decode each segment's predecessor freely too and count what is given back (slower)");
     field("json", o.json, "one JSON object a line");
   }
@@ -50,7 +51,8 @@ struct Meter {
 
 class Streamer {
  public:
-  Streamer(const StreamFlags& flags, const checkpoint::ModelFolder& folder, const checkpoint::Task& task, int64_t segment)
+  Streamer(const StreamFlags& flags, const checkpoint::ModelFolder& folder, const checkpoint::Task& task,
+           int64_t segment)
       : flags_(flags), folder_(folder), task_(task), segment_(segment), memory_(folder.model->fresh_memory(1)) {}
 
   /// Reads one segment, measures the task on it, and carries the memory on.
@@ -65,7 +67,8 @@ class Streamer {
     models::EncoderOutput encoded = folder_.model->encode(input);
     memory_ = encoded.memory;
     if (memory_.slots.defined() && !memory_.slots.isfinite().all().item<bool>()) {
-      throw internal_error("the memory is not finite", fmt::format("after {} tokens", total_.tokens), "try --dtype float32");
+      throw internal_error("the memory is not finite", fmt::format("after {} tokens", total_.tokens),
+                           "try --dtype float32");
     }
     if (first) history_.clear();
     if (task_.name == "recall" && static_cast<int64_t>(history_.size()) >= task_.distance) {
@@ -78,7 +81,8 @@ class Streamer {
     previous_output_ = std::move(encoded);
     total_.tokens += static_cast<int64_t>(ids.size());
     window_.tokens += static_cast<int64_t>(ids.size());
-    if (static_cast<int64_t>(ids.size()) == segment_) window_.seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count());
+    if (static_cast<int64_t>(ids.size()) == segment_)
+      window_.seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count());
   }
 
   int64_t tokens() const { return total_.tokens; }
@@ -87,9 +91,15 @@ class Streamer {
   void report() {
     const ResidentBytes resident = resident_bytes();
     const double segment_seconds = median(window_.seconds);
-    const auto perplexity = [](const Meter& m) { return m.targets > 0 ? Json(std::exp(m.nll / static_cast<double>(m.targets))) : Json(); };
-    Json json = {{"tokens", total_.tokens}, {"task", task_.text()}, {"targets", total_.targets}, {"nll", total_.nll}, {"ppl", perplexity(total_)}, {"window_ppl", perplexity(window_)}};
-    if (flags_.recall) json["recovered"] = window_.asked > 0 ? Json(static_cast<double>(window_.recovered) / static_cast<double>(window_.asked)) : Json();
+    const auto perplexity = [](const Meter& m) {
+      return m.targets > 0 ? Json(std::exp(m.nll / static_cast<double>(m.targets))) : Json();
+    };
+    Json json = {{"tokens", total_.tokens}, {"task", task_.text()},      {"targets", total_.targets},
+                 {"nll", total_.nll},       {"ppl", perplexity(total_)}, {"window_ppl", perplexity(window_)}};
+    if (flags_.recall)
+      json["recovered"] = window_.asked > 0
+                              ? Json(static_cast<double>(window_.recovered) / static_cast<double>(window_.asked))
+                              : Json();
     json["segment_seconds"] = segment_seconds;
     json["tokens_per_second"] = segment_seconds > 0 ? static_cast<double>(segment_) / segment_seconds : 0;
     json["state_bytes"] = memory_.bytes();
@@ -98,20 +108,32 @@ class Streamer {
       print_json(json);
     } else {
       if (!header_) {
-        print_line(fmt::format("{:>12} {:>12} {:>12} {}{:>12} {:>10} {:>9} {:>11}", "tokens", "perplexity", "lately", flags_.recall ? "  given back " : "", "ms/segment", "tokens/s", "state", "resident"));
+        print_line(fmt::format("{:>12} {:>12} {:>12} {}{:>12} {:>10} {:>9} {:>11}", "tokens", "perplexity", "lately",
+                               flags_.recall ? "  given back " : "", "ms/segment", "tokens/s", "state", "resident"));
         header_ = true;
       }
-      const auto number = [](const Json& value) { return value.is_null() ? std::string("-") : fmt::format("{:.4f}", value.get<double>()); };
-      print_line(fmt::format("{:>12} {:>12} {:>12} {}{:>12.3f} {:>10.0f} {:>9} {:>11}", format_count(total_.tokens), number(json["ppl"]), number(json["window_ppl"]),
-                             flags_.recall ? fmt::format("{:>10.2f} % ", window_.asked > 0 ? 100.0 * static_cast<double>(window_.recovered) / static_cast<double>(window_.asked) : 0.0) : "",
-                             1000 * segment_seconds, json["tokens_per_second"].get<double>(), format_bytes(memory_.bytes()), format_bytes(resident.now)));
+      const auto number = [](const Json& value) {
+        return value.is_null() ? std::string("-") : fmt::format("{:.4f}", value.get<double>());
+      };
+      print_line(fmt::format(
+          "{:>12} {:>12} {:>12} {}{:>12.3f} {:>10.0f} {:>9} {:>11}", format_count(total_.tokens), number(json["ppl"]),
+          number(json["window_ppl"]),
+          flags_.recall
+              ? fmt::format("{:>10.2f} % ", window_.asked > 0 ? 100.0 * static_cast<double>(window_.recovered) /
+                                                                    static_cast<double>(window_.asked)
+                                                              : 0.0)
+              : "",
+          1000 * segment_seconds, json["tokens_per_second"].get<double>(), format_bytes(memory_.bytes()),
+          format_bytes(resident.now)));
     }
     window_ = {};
   }
 
  private:
   at::Tensor ids_tensor(const std::vector<int32_t>& ids) const {
-    return at::tensor(std::vector<int64_t>(ids.begin(), ids.end()), at::kLong).unsqueeze(0).to(folder_.model->shared->weight.device());
+    return at::tensor(std::vector<int64_t>(ids.begin(), ids.end()), at::kLong)
+        .unsqueeze(0)
+        .to(folder_.model->shared->weight.device());
   }
 
   void measure(const models::EncoderOutput& encoded, const std::vector<int32_t>& target) {
@@ -122,9 +144,13 @@ class Streamer {
     const auto loss = nn::target_loss(folder_.model->logits(folder_.model->decode(inputs, {}, encoded)), wanted);
     int64_t right = 0, asked = 0;
     if (flags_.recall && task_.name == "recall") {
-      const auto given = generate::greedy(*folder_.model, encoded, {.start_id = task_.start_id, .max_new_tokens = static_cast<int64_t>(target.size()),
-                                                                    .eos_id = folder_.config.eos_token_id, .never = {folder_.config.pad_token_id}});
-      for (size_t j = 0; j < target.size() && j < given.sequences[0].size(); ++j) right += given.sequences[0][j] == target[j];
+      const auto given = generate::greedy(*folder_.model, encoded,
+                                          {.start_id = task_.start_id,
+                                           .max_new_tokens = static_cast<int64_t>(target.size()),
+                                           .eos_id = folder_.config.eos_token_id,
+                                           .never = {folder_.config.pad_token_id}});
+      for (size_t j = 0; j < target.size() && j < given.sequences[0].size(); ++j)
+        right += given.sequences[0][j] == target[j];
       asked = static_cast<int64_t>(target.size());
     }
     for (Meter* meter : {&total_, &window_}) {
@@ -149,17 +175,23 @@ class Streamer {
 int run(const StreamFlags& flags) {
   const at::NoGradGuard no_grad;
   const auto folder = load(flags.model);
-  if (!folder.tokenizer) throw input_error("the model folder has no tokenizer", flags.model.model, "put tokenizer.json into it");
+  if (!folder.tokenizer)
+    throw input_error("the model folder has no tokenizer", flags.model.model, "put tokenizer.json into it");
   if (flags.corpus.data.empty()) throw usage_error("no text is given", "command line", "name a file, or - for stdin");
-  checkpoint::Task task{"read", folder.config.decoder_start_token_id, 0};  // a stock model reads without being asked anything
+  checkpoint::Task task{"read", folder.config.decoder_start_token_id,
+                        0};  // a stock model reads without being asked anything
   if (!flags.task.empty()) {
     task = folder.training.task(flags.task);
   } else if (!folder.training.tasks.empty()) {
     task = folder.training.tasks.front();
   }
-  const int64_t segment = flags.segment > 0 ? flags.segment : folder.training.segment > 0 ? folder.training.segment : folder.config.max_position_embeddings;
+  const int64_t segment = flags.segment > 0             ? flags.segment
+                          : folder.training.segment > 0 ? folder.training.segment
+                                                        : folder.config.max_position_embeddings;
   if (segment > folder.config.max_position_embeddings) {
-    throw usage_error(fmt::format("--segment {} is longer than the position table of {}", segment, folder.config.max_position_embeddings), "", "give a shorter --segment");
+    throw usage_error(fmt::format("--segment {} is longer than the position table of {}", segment,
+                                  folder.config.max_position_embeddings),
+                      "", "give a shorter --segment");
   }
   watch_interrupts();
   data::TokenStream stream(flags.corpus, data::tokenize_with(*folder.tokenizer));
@@ -170,7 +202,9 @@ int run(const StreamFlags& flags) {
   data::StreamedTokens tokens;
   const auto due = [&] {
     if (flags.report_every > 0) return streamer.since_report() >= flags.report_every;
-    const double share = flags.max_tokens > 0 ? static_cast<double>(streamer.tokens()) / static_cast<double>(flags.max_tokens) : stream.progress();
+    const double share = flags.max_tokens > 0
+                             ? static_cast<double>(streamer.tokens()) / static_cast<double>(flags.max_tokens)
+                             : stream.progress();
     if (!seekable && flags.max_tokens == 0) return streamer.since_report() >= 10000;
     if (share < next_share || streamer.since_report() < 10 * segment) return false;
     next_share = share < 0.1 ? 0.1 : std::floor(share * 10) / 10 + 0.1;

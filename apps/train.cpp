@@ -52,7 +52,9 @@ int run(TrainFlags& flags, const CLI::App& app) {
   hooks.interrupted = interrupted;
   hooks.on_evaluation = [](int64_t step, const Json& line) {
     for (const auto& [task, values] : line.at("eval").items()) {
-      const std::string recovered = values.contains("recovered") ? fmt::format(", {:.1f} % given back", 100 * values["recovered"].get<double>()) : "";
+      const std::string recovered = values.contains("recovered")
+                                        ? fmt::format(", {:.1f} % given back", 100 * values["recovered"].get<double>())
+                                        : "";
       spdlog::info("step {:>6}  held out, {}: loss {:.3f}{}", step, task, values["loss"].get<double>(), recovered);
     }
   };
@@ -65,10 +67,14 @@ int run(TrainFlags& flags, const CLI::App& app) {
   if (flags.json) {
     print_json(summary);
   } else {
-    print_line(fmt::format("{} steps in {}, {:.2f} steps/s, loss {:.4f}, peak memory {}, {} parameters", summary["steps"].get<int64_t>(),
-                           format_seconds(summary["train_runtime"]), summary["train_steps_per_second"].get<double>(), summary["train_loss"].get<double>(),
+    print_line(fmt::format("{} steps in {}, {:.2f} steps/s, loss {:.4f}, peak memory {}, {} parameters",
+                           summary["steps"].get<int64_t>(), format_seconds(summary["train_runtime"]),
+                           summary["train_steps_per_second"].get<double>(), summary["train_loss"].get<double>(),
                            format_bytes(summary["peak_bytes"]), format_count(summary["parameters"])));
-    print_line(fmt::format("{}checkpoint: {}", summary["interrupted"].get<bool>() ? "interrupted; the same command goes on from here. " : "", summary["checkpoint"].get<std::string>()));
+    print_line(
+        fmt::format("{}checkpoint: {}",
+                    summary["interrupted"].get<bool>() ? "interrupted; the same command goes on from here. " : "",
+                    summary["checkpoint"].get<std::string>()));
   }
   return 0;
 }
@@ -76,7 +82,8 @@ int run(TrainFlags& flags, const CLI::App& app) {
 }  // namespace
 
 Command train_command() {
-  return {"train", "train a model through its memory, or resume", "palimpsest train recipes/recall.toml --data book.txt --output-dir runs/book",
+  return {"train", "train a model through its memory, or resume",
+          "palimpsest train recipes/recall.toml --data book.txt --output-dir runs/book",
           [](CLI::App& app) {
             auto flags = std::make_shared<TrainFlags>();
             app.add_option("recipe", flags->recipe, "a TOML file; any of its keys is also a flag");

@@ -17,15 +17,18 @@ at::Tensor input(const benchmark::State& state, bool gradient) {
 
 template <class Attention>
 void run(benchmark::State& state, bool backward, Attention attention) {
-  const at::Tensor q = input(state, backward), k = input(state, backward), v = input(state, backward), grad = input(state, false);
+  const at::Tensor q = input(state, backward), k = input(state, backward), v = input(state, backward),
+                   grad = input(state, false);
   const at::AutoGradMode mode(backward);
   for (auto unused : state) {
     const at::Tensor out = attention(q, k, v);
     if (backward) out.backward(grad);
     benchmark::DoNotOptimize(out.data_ptr());
   }
-  const double pairs = static_cast<double>(state.range(0) * state.range(1) * state.range(2) * state.range(2) * state.range(3));
-  state.counters["GFLOP/s"] = benchmark::Counter(4e-9 * pairs * (backward ? 3.5 : 1), benchmark::Counter::kIsIterationInvariantRate);
+  const double pairs =
+      static_cast<double>(state.range(0) * state.range(1) * state.range(2) * state.range(2) * state.range(3));
+  state.counters["GFLOP/s"] =
+      benchmark::Counter(4e-9 * pairs * (backward ? 3.5 : 1), benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void attend_forward(benchmark::State& state) {
@@ -42,7 +45,11 @@ void sdpa_backward(benchmark::State& state) {
 }
 
 void sizes(benchmark::internal::Benchmark* benchmark) {
-  benchmark->Args({16, 4, 32, 32})->Args({8, 12, 128, 64})->Args({4, 12, 512, 64})->Unit(benchmark::kMicrosecond)->UseRealTime();
+  benchmark->Args({16, 4, 32, 32})
+      ->Args({8, 12, 128, 64})
+      ->Args({4, 12, 512, 64})
+      ->Unit(benchmark::kMicrosecond)
+      ->UseRealTime();
 }
 
 }  // namespace

@@ -10,8 +10,8 @@ namespace palimpsest::attention {
 
 namespace {
 constexpr double kNegativeInfinity = -std::numeric_limits<double>::infinity();
-// Below this many keys the logits of a block fit in the cache and two batched products beat the flash kernel, whose blocks
-// are larger than the whole row: at 16 x 4 x 32 x 48 x 32 forward and backward take 1.6 ms against 2.1 ms.
+// Below this many keys the logits of a block fit in the cache and two batched products beat the flash kernel, whose
+// blocks are larger than the whole row: at 16 x 4 x 32 x 48 x 32 forward and backward take 1.6 ms against 2.1 ms.
 constexpr int64_t kShortRow = 96;
 
 at::Tensor flat(const at::Tensor& x) { return x.reshape({x.size(0) * x.size(1), x.size(2), x.size(3)}); }
@@ -70,8 +70,8 @@ class DensePart : public Part {
     if (const at::Tensor empty = empty_rows(q, k); empty.defined()) g = g.masked_fill(empty.unsqueeze(-1), 0);
     if (use_flash(q, k)) {
       std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-          g.contiguous(), last_axis_dense(q), last_axis_dense(k), last_axis_dense(v), merged.out.contiguous(), merged.lse, 0.0,
-          kernel_causal(q, k), bias(q, k), scale);
+          g.contiguous(), last_axis_dense(q), last_axis_dense(k), last_axis_dense(v), merged.out.contiguous(),
+          merged.lse, 0.0, kernel_causal(q, k), bias(q, k), scale);
     } else {
       const at::Tensor weights = weights_of(composed_logits(q, k, scale), merged.lse);  // [B*H, L, S]
       const at::Tensor gf = flat(g);
@@ -87,7 +87,8 @@ class DensePart : public Part {
   Plain plain(double scale) const override {
     const auto [k, v] = visible_only(key_, value_);
     at::Tensor logits = at::matmul(query_, k.transpose(-2, -1)) * scale;  // [B, H, L, S]
-    if (const at::Tensor hidden = hidden_keys(query_, k); hidden.defined()) logits = logits.masked_fill(hidden, kNegativeInfinity);
+    if (const at::Tensor hidden = hidden_keys(query_, k); hidden.defined())
+      logits = logits.masked_fill(hidden, kNegativeInfinity);
     return {logits, v};
   }
 
@@ -121,7 +122,8 @@ class DensePart : public Part {
   at::Tensor hidden_keys(const at::Tensor& q, const at::Tensor& k) const {
     at::Tensor hidden;
     if (visibility_.key_mask.defined()) hidden = visibility_.key_mask.logical_not().view({k.size(0), 1, 1, k.size(2)});
-    if (needs_causal(q)) hidden = hidden.defined() ? hidden.logical_or(future(q, k)) : future(q, k).view({1, 1, q.size(2), k.size(2)});
+    if (needs_causal(q))
+      hidden = hidden.defined() ? hidden.logical_or(future(q, k)) : future(q, k).view({1, 1, q.size(2), k.size(2)});
     return hidden;
   }
 
@@ -176,7 +178,8 @@ class SelfPart : public Part {
 
   std::vector<at::Tensor> backward(const std::vector<at::Tensor>& in, const Partial& merged, const at::Tensor& grad,
                                    double scale) const override {
-    const at::Tensor weight = at::exp(logit(in[0], in[1], scale) - merged.lse).to(grad.scalar_type()).unsqueeze(-1);  // [B, H, L, 1]
+    const at::Tensor weight =
+        at::exp(logit(in[0], in[1], scale) - merged.lse).to(grad.scalar_type()).unsqueeze(-1);  // [B, H, L, 1]
     const at::Tensor dlogit = weight * (grad * (in[2] - merged.out)).sum(-1, true) * scale;
     return {dlogit * in[1], dlogit * in[0], weight * grad};
   }

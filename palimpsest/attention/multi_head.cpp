@@ -22,15 +22,18 @@ MultiHead::MultiHead(const LayerShape& shape, const at::TensorOptions& options)
 
 Block::Block(const LayerShape& shape, const at::TensorOptions& options) : shape_(shape) {
   self_attn = register_module("self_attn", std::make_shared<MultiHead>(shape, options));
-  self_attn_layer_norm = register_module("self_attn_layer_norm", std::make_shared<nn::LayerNorm>(shape.width, shape.epsilon, options));
+  self_attn_layer_norm =
+      register_module("self_attn_layer_norm", std::make_shared<nn::LayerNorm>(shape.width, shape.epsilon, options));
   fc1 = register_module("fc1", std::make_shared<nn::Linear>(shape.width, shape.inner, options));
   fc2 = register_module("fc2", std::make_shared<nn::Linear>(shape.inner, shape.width, options));
-  final_layer_norm = register_module("final_layer_norm", std::make_shared<nn::LayerNorm>(shape.width, shape.epsilon, options));
+  final_layer_norm =
+      register_module("final_layer_norm", std::make_shared<nn::LayerNorm>(shape.width, shape.epsilon, options));
 }
 
 at::Tensor Block::finish(const at::Tensor& x, const at::Tensor& attended) const {
   const bool training = is_training();
-  const at::Tensor mixed = self_attn_layer_norm->forward(x + nn::dropout(self_attn->output(attended), shape_.dropout, training));
+  const at::Tensor mixed =
+      self_attn_layer_norm->forward(x + nn::dropout(self_attn->output(attended), shape_.dropout, training));
   const at::Tensor fed = nn::feed_forward(mixed, *fc1, *fc2, shape_.activation_dropout, training);
   return final_layer_norm->forward(mixed + nn::dropout(fed, shape_.dropout, training));
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "palimpsest/attention/partial.h"
 
-#include <cmath>
-#include <limits>
-
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
+
+#include <cmath>
+#include <limits>
 
 #include "palimpsest/core/error.h"
 #include "palimpsest/nn/shapes.h"
@@ -17,7 +17,8 @@ constexpr double kNegativeInfinity = -std::numeric_limits<double>::infinity();
 
 double scale_of(const Parts& parts, const AttendOptions& options) {
   if (parts.empty()) throw internal_error("attend needs at least one part");
-  return options.scale != 0 ? options.scale : 1.0 / std::sqrt(static_cast<double>(parts.front()->inputs().front().size(-1)));
+  return options.scale != 0 ? options.scale
+                            : 1.0 / std::sqrt(static_cast<double>(parts.front()->inputs().front().size(-1)));
 }
 
 /// lse as the kernels want it: 0 on rows that see nothing, where -inf would make NaN.
@@ -85,7 +86,8 @@ struct Attend : torch::autograd::Function<Attend> {
     torch::autograd::variable_list result;
     const auto groups = by_part(holder->parts, saved);
     for (size_t j = 0; j < groups.size(); ++j) {
-      for (auto& gradient : holder->parts[j]->backward(groups[j], merged, grad, holder->scale)) result.push_back(std::move(gradient));
+      for (auto& gradient : holder->parts[j]->backward(groups[j], merged, grad, holder->scale))
+        result.push_back(std::move(gradient));
     }
     result.emplace_back();  // of the holder
     return result;
@@ -101,8 +103,9 @@ at::Tensor attend(const Parts& parts, const AttendOptions& options) {
   for (const auto& part : parts) {
     for (auto& tensor : part->inputs()) inputs.push_back(tensor);
   }
-  const bool with_graph = at::GradMode::is_enabled() &&
-                          std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.requires_grad(); });
+  const bool with_graph =
+      at::GradMode::is_enabled() &&
+      std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.requires_grad(); });
   if (!with_graph) {
     const auto groups = by_part(parts, inputs);
     std::vector<Partial> partials;
@@ -131,7 +134,8 @@ at::Tensor attend_plain(const Parts& parts, const AttendOptions& options) {
     const Part::Plain plain = part->plain(scale);
     const int64_t count = plain.logits.size(-1);
     const at::Tensor own = weights.narrow(-1, first, count);  // [B, H, L, S]
-    const at::Tensor read = plain.values.dim() == 5 ? at::matmul(own.unsqueeze(-2), plain.values).squeeze(-2) : at::matmul(own, plain.values);
+    const at::Tensor read = plain.values.dim() == 5 ? at::matmul(own.unsqueeze(-2), plain.values).squeeze(-2)
+                                                    : at::matmul(own, plain.values);
     out = out.defined() ? out + read : read;
     first += count;
   }

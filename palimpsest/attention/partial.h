@@ -3,10 +3,10 @@
 // This folder is the only place that touches softmax.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <memory>
 #include <vector>
-
-#include <ATen/ATen.h>
 
 namespace palimpsest::attention {
 
@@ -18,7 +18,8 @@ struct Partial {
 };
 
 /// Attention over the union of disjoint key sets:
-/// m = max_j lse_j (0 where all are -inf); w_j = exp(lse_j - m); Z = sum w_j; out = sum w_j out_j / max(Z, tiny); lse = m + log Z.
+/// m = max_j lse_j (0 where all are -inf); w_j = exp(lse_j - m); Z = sum w_j; out = sum w_j out_j / max(Z, tiny); lse =
+/// m + log Z.
 Partial merge(const std::vector<Partial>& partials);
 
 struct AttendOptions {
@@ -38,8 +39,8 @@ class Part {
   /// where it was -inf.
   virtual std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Partial& merged,
                                            const at::Tensor& grad, double scale) const = 0;
-  /// The plain twin: logits [B, H, L, S] with -inf at invisible keys, and values [B, H, S, D] (or [B, H, L, S, D] where each
-  /// query has its own), out of differentiable tensor operations alone.
+  /// The plain twin: logits [B, H, L, S] with -inf at invisible keys, and values [B, H, S, D] (or [B, H, L, S, D] where
+  /// each query has its own), out of differentiable tensor operations alone.
   struct Plain {
     at::Tensor logits, values;
   };
@@ -61,12 +62,12 @@ std::shared_ptr<const Part> dense_part(at::Tensor query, at::Tensor key, at::Ten
 /// Query i sees one key, its own: query, key and value [B, H, L, D] (a memory slot's view of itself).
 std::shared_ptr<const Part> self_part(at::Tensor query, at::Tensor key, at::Tensor value);
 
-/// The merged attention over all parts, [B, H, L, D]: one autograd node, whose backward calls each part's own kernel with
-/// the merged out and lse.
+/// The merged attention over all parts, [B, H, L, D]: one autograd node, whose backward calls each part's own kernel
+/// with the merged out and lse.
 at::Tensor attend(const Parts& parts, const AttendOptions& options = {});
 
-/// The oracle: one softmax over the concatenated plain logits. Differentiable any number of times, never fast. Attention
-/// weights are dropped here where `options.dropout` > 0.
+/// The oracle: one softmax over the concatenated plain logits. Differentiable any number of times, never fast.
+/// Attention weights are dropped here where `options.dropout` > 0.
 at::Tensor attend_plain(const Parts& parts, const AttendOptions& options = {});
 
 /// The attention weights over all keys of all parts in their order, [B, H, L, sum S]; 0 on rows that see nothing.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// State is a value (DESIGN section 1): what decoding keeps between steps, as a list of named tensors whose first axis is
-// the batch. Beam search, sessions and checkpoints handle any state without knowing what made it.
+// State is a value (DESIGN section 1): what decoding keeps between steps, as a list of named tensors whose first axis
+// is the batch. Beam search, sessions and checkpoints handle any state without knowing what made it.
 #pragma once
+
+#include <ATen/ATen.h>
 
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <ATen/ATen.h>
 
 namespace palimpsest::attention {
 

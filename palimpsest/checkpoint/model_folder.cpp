@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "palimpsest/checkpoint/model_folder.h"
 
+#include <ATen/Context.h>
+#include <spdlog/spdlog.h>
+
 #include <filesystem>
 #include <regex>
 #include <set>
-
-#include <ATen/Context.h>
-#include <spdlog/spdlog.h>
 
 #include "palimpsest/checkpoint/safetensors.h"
 #include "palimpsest/core/error.h"
@@ -54,8 +54,8 @@ const std::vector<std::pair<std::regex, std::string>>& name_table() {
 const std::string kPrefix = "model.";
 const std::string kEmbedding = "model.shared.weight";
 /// Names under which the one tied embedding may stand in a file.
-const std::set<std::string> kEmbeddingAliases = {kEmbedding, "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight",
-                                                 "lm_head.weight"};
+const std::set<std::string> kEmbeddingAliases = {kEmbedding, "model.encoder.embed_tokens.weight",
+                                                 "model.decoder.embed_tokens.weight", "lm_head.weight"};
 
 }  // namespace
 
@@ -100,7 +100,8 @@ void fill_model(models::BartModel& model, const std::map<std::string, at::Tensor
     const at::Tensor value = found->second;
     given.erase(found);
     if (value.sizes() != parameter.sizes()) {
-      misshapen.push_back(fmt::format("{} is {}, expected {}", name, nn::shape_text(value.sizes()), nn::shape_text(parameter.sizes())));
+      misshapen.push_back(
+          fmt::format("{} is {}, expected {}", name, nn::shape_text(value.sizes()), nn::shape_text(parameter.sizes())));
       continue;
     }
     // set_data keeps the module's handle and the map's bytes: nothing is copied where type and device agree.
@@ -115,7 +116,9 @@ void fill_model(models::BartModel& model, const std::map<std::string, at::Tensor
   for (const auto& [name, tensor] : given) unexpected.push_back(name);
   std::string problem;
   const auto add = [&](const char* what, const std::vector<std::string>& names) {
-    if (!names.empty()) problem += fmt::format("{}{} {} tensor{}: {}", problem.empty() ? "" : "; ", names.size(), what, names.size() > 1 ? "s" : "", list(names));
+    if (!names.empty())
+      problem += fmt::format("{}{} {} tensor{}: {}", problem.empty() ? "" : "; ", names.size(), what,
+                             names.size() > 1 ? "s" : "", list(names));
   };
   add("mis-shaped", misshapen);
   if (!options.allow_missing) {
@@ -124,7 +127,9 @@ void fill_model(models::BartModel& model, const std::map<std::string, at::Tensor
   }
   if (!problem.empty()) {
     throw input_error(problem, source,
-                      misshapen.empty() ? "give --allow-missing to initialise what is missing and drop what is unexpected" : "config.json and weights must belong together");
+                      misshapen.empty()
+                          ? "give --allow-missing to initialise what is missing and drop what is unexpected"
+                          : "config.json and weights must belong together");
   }
   if (!missing.empty()) spdlog::warn("initialised with seed {}: {}", options.seed, list(missing));
   if (!unexpected.empty()) spdlog::warn("dropped: {}", list(unexpected));
@@ -134,7 +139,8 @@ at::Device device_named(const std::string& name) {
   if (name == "cpu") return at::kCPU;
   check_choice("--device", name, {"cpu", "cuda"});
   if (!at::hasCUDA()) {
-    throw usage_error("--device cuda, but no CUDA device can be used", "", "use --device cpu, or a CUDA build of LibTorch on a machine with a GPU");
+    throw usage_error("--device cuda, but no CUDA device can be used", "",
+                      "use --device cpu, or a CUDA build of LibTorch on a machine with a GPU");
   }
   return at::Device(at::kCUDA, 0);
 }
@@ -147,7 +153,8 @@ Training training_from_json(const Json& config, const std::string& source) {
   if (!own.is_object()) throw input_error("\"palimpsest\" must be an object", source);
   if (own.contains("segment")) {
     training.segment = json_int(own, "segment", place);
-    if (training.segment < 1 || training.segment > 1 << 24) throw input_error("\"segment\" must be a positive length", place);
+    if (training.segment < 1 || training.segment > 1 << 24)
+      throw input_error("\"segment\" must be a positive length", place);
   }
   if (own.contains("tasks")) {
     if (!own.at("tasks").is_array()) throw input_error("\"tasks\" must be a list", place);
@@ -165,7 +172,9 @@ ModelFolder load_model(const std::string& path, const LoadOptions& options) {
     throw input_error("is not a model folder", path, "a model is a folder with config.json and model.safetensors");
   }
   const std::string config_path = (fs::path(path) / "config.json").string();
-  if (!fs::exists(config_path)) throw input_error("the folder has no config.json", path, "give a model folder, or a checkpoint-STEP folder of a run");
+  if (!fs::exists(config_path))
+    throw input_error("the folder has no config.json", path,
+                      "give a model folder, or a checkpoint-STEP folder of a run");
   const Json json = read_json(config_path);
   ModelFolder folder;
   folder.path = path;
@@ -173,7 +182,9 @@ ModelFolder load_model(const std::string& path, const LoadOptions& options) {
   folder.training = training_from_json(json, config_path);
   for (const Task& task : folder.training.tasks) {
     if (task.start_id < 0 || task.start_id >= folder.config.vocab_size) {
-      throw input_error(fmt::format("the start token of the task {} is {}, outside the vocabulary of {}", task.text(), task.start_id, folder.config.vocab_size), config_path);
+      throw input_error(fmt::format("the start token of the task {} is {}, outside the vocabulary of {}", task.text(),
+                                    task.start_id, folder.config.vocab_size),
+                        config_path);
     }
   }
   const TensorSet file = TensorSet::open(path);
@@ -186,11 +197,13 @@ ModelFolder load_model(const std::string& path, const LoadOptions& options) {
   LoadOptions effective = options;
   if (!effective.dtype) effective.dtype = stored;
   // at::empty reserves addresses and touches no page; the file's own bytes are then put in its place.
-  folder.model = std::make_shared<models::BartModel>(folder.config, at::TensorOptions(*effective.dtype).device(options.device));
+  folder.model =
+      std::make_shared<models::BartModel>(folder.config, at::TensorOptions(*effective.dtype).device(options.device));
   if (options.allow_missing) folder.model->initialize({.std = folder.config.init_std, .seed = options.seed});
   fill_model(*folder.model, tensors, path, effective);
   folder.model->eval();
-  for (const auto& [name, tensor] : named_tensors(*folder.model)) folder.weight_bytes += static_cast<int64_t>(tensor.nbytes());
+  for (const auto& [name, tensor] : named_tensors(*folder.model))
+    folder.weight_bytes += static_cast<int64_t>(tensor.nbytes());
   for (const char* name : {"tokenizer.json", "vocab.json", "encoder.json"}) {
     if (fs::exists(fs::path(path) / name)) {
       folder.tokenizer = text::Tokenizer::load(path);
@@ -198,14 +211,15 @@ ModelFolder load_model(const std::string& path, const LoadOptions& options) {
     }
   }
   if (folder.tokenizer && folder.tokenizer->vocab_size() > folder.config.vocab_size) {
-    throw input_error(fmt::format("the tokenizer has {} entries, the model's embedding only {} rows", folder.tokenizer->vocab_size(), folder.config.vocab_size),
+    throw input_error(fmt::format("the tokenizer has {} entries, the model's embedding only {} rows",
+                                  folder.tokenizer->vocab_size(), folder.config.vocab_size),
                       path, "put the tokenizer that the model was trained with into the folder");
   }
   return folder;
 }
 
-void save_model(const std::string& folder, const models::BartModel& model, const Training& training, const text::Tokenizer* tokenizer,
-                std::optional<at::ScalarType> dtype) {
+void save_model(const std::string& folder, const models::BartModel& model, const Training& training,
+                const text::Tokenizer* tokenizer, std::optional<at::ScalarType> dtype) {
   const fs::path root(folder);
   Json json = model.config().to_json();
   json["dtype"] = nn::dtype_name(dtype.value_or(model.shared->weight.scalar_type()));

@@ -2,13 +2,13 @@
 // The one error type of the project: what happened, where, and how to mend it.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-
-#include <fmt/format.h>
 
 namespace palimpsest {
 

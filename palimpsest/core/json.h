@@ -2,9 +2,8 @@
 // The project's JSON type: keys keep the order in which they were written.
 #pragma once
 
-#include <string>
-
 #include <nlohmann/json.hpp>
+#include <string>
 
 namespace palimpsest {
 

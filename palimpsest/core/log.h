@@ -2,11 +2,11 @@
 // Talk goes to stderr: log lines (spdlog) and a progress bar that shows itself only on a terminal.
 #pragma once
 
+#include <spdlog/spdlog.h>
+
 #include <chrono>
 #include <cstdint>
 #include <string>
-
-#include <spdlog/spdlog.h>
 
 namespace palimpsest {
 

@@ -11,14 +11,13 @@
 // a flag and a JSON key have the same name. Dashes and underscores are the same in names.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <functional>
 #include <map>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-#include <CLI/CLI.hpp>
 
 #include "palimpsest/core/error.h"
 #include "palimpsest/core/json.h"
@@ -39,7 +38,7 @@ concept Aggregate = requires(T& value) { T::fields(value, NoField{}); };
 struct Field {
   std::string name, help, type;
   std::function<Json()> get;
-  std::function<void(const Json&, const std::string& source)> set;   ///< throws a usage error for a wrong type
+  std::function<void(const Json&, const std::string& source)> set;  ///< throws a usage error for a wrong type
   std::function<void(const std::string& text, const std::string& source)> set_text;  ///< from a flag
   bool is_flag = false;  ///< a boolean: the flag needs no value
 };

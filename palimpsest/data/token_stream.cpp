@@ -4,14 +4,16 @@
 namespace palimpsest::data {
 
 namespace {
-constexpr size_t kChunk = 1 << 15;          // tokenized at once: small, so that a reader waits for little
-constexpr size_t kLongestRun = 1 << 22;     // text without a place to cut is cut anyway
+constexpr size_t kChunk = 1 << 15;       // tokenized at once: small, so that a reader waits for little
+constexpr size_t kLongestRun = 1 << 22;  // text without a place to cut is cut anyway
 }  // namespace
 
-TokenStream::TokenStream(CorpusOptions options, TokenizeFunction tokenize) : reader_(std::move(options)), tokenize_(std::move(tokenize)) {}
+TokenStream::TokenStream(CorpusOptions options, TokenizeFunction tokenize)
+    : reader_(std::move(options)), tokenize_(std::move(tokenize)) {}
 
 double TokenStream::progress() const {
-  return reader_.raw_size() > 0 ? static_cast<double>(reader_.raw_position()) / static_cast<double>(reader_.raw_size()) : 0;
+  return reader_.raw_size() > 0 ? static_cast<double>(reader_.raw_position()) / static_cast<double>(reader_.raw_size())
+                                : 0;
 }
 
 bool TokenStream::fill() {

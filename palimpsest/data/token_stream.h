@@ -32,9 +32,9 @@ class TokenStream {
 
   DocumentReader reader_;
   TokenizeFunction tokenize_;
-  std::string text_;              ///< of the open document, not tokenized yet
-  std::vector<int32_t> ids_;      ///< tokenized, not handed out yet
-  size_t handed_ = 0;             ///< of ids_
+  std::string text_;          ///< of the open document, not tokenized yet
+  std::vector<int32_t> ids_;  ///< tokenized, not handed out yet
+  size_t handed_ = 0;         ///< of ids_
   int64_t bytes_ = 0;
   bool open_ = false, complete_ = false;  ///< inside a document; its last piece was read
 };

@@ -10,14 +10,17 @@ namespace palimpsest::generate {
 Generated greedy(const models::BartModel& model, const models::EncoderOutput& encoded, const GreedyOptions& options,
                  const OnTokens& on_tokens) {
   const at::NoGradGuard no_grad;
-  if (options.max_new_tokens < 0) throw usage_error(fmt::format("--max-new-tokens {} is negative", options.max_new_tokens));
+  if (options.max_new_tokens < 0)
+    throw usage_error(fmt::format("--max-new-tokens {} is negative", options.max_new_tokens));
   if (options.min_new_tokens > options.max_new_tokens) {
-    throw usage_error(fmt::format("--min-new-tokens {} is more than --max-new-tokens {}", options.min_new_tokens, options.max_new_tokens));
+    throw usage_error(fmt::format("--min-new-tokens {} is more than --max-new-tokens {}", options.min_new_tokens,
+                                  options.max_new_tokens));
   }
   const int64_t limit = model.config().max_position_embeddings;
   if (options.max_new_tokens > limit) {
-    throw usage_error(fmt::format("{} new tokens asked for, but the decoder's position table ends at {}", options.max_new_tokens, limit), "",
-                      fmt::format("give --max-new-tokens {} or less", limit));
+    throw usage_error(fmt::format("{} new tokens asked for, but the decoder's position table ends at {}",
+                                  options.max_new_tokens, limit),
+                      "", fmt::format("give --max-new-tokens {} or less", limit));
   }
   const int64_t batch = encoded.context.size(0);
   Generated result;
@@ -31,7 +34,8 @@ Generated greedy(const models::BartModel& model, const models::EncoderOutput& en
     banned = banned.to(encoded.context.device());
   }
   attention::State state;
-  at::Tensor ids = at::full({batch, 1}, options.start_id, at::TensorOptions(at::kLong).device(encoded.context.device()));
+  at::Tensor ids =
+      at::full({batch, 1}, options.start_id, at::TensorOptions(at::kLong).device(encoded.context.device()));
   for (int64_t step = 0; step < options.max_new_tokens; ++step) {
     const at::Tensor hidden = model.decode(ids, {}, encoded, &state);
     at::Tensor scores = at::log_softmax(model.logits(hidden.select(1, -1)).to(at::kFloat), -1);  // [B, V]

@@ -11,11 +11,11 @@
 namespace palimpsest::generate {
 
 struct GreedyOptions {
-  int64_t start_id = 2;        ///< the decoder's first token
+  int64_t start_id = 2;  ///< the decoder's first token
   int64_t max_new_tokens = 64;
   int64_t min_new_tokens = 0;  ///< eos is not chosen before that many tokens
   int64_t eos_id = 2;
-  std::vector<int64_t> never;  ///< ids that are never chosen (pad, start tokens of tasks, …)
+  std::vector<int64_t> never = {};  ///< ids that are never chosen (pad, start tokens of tasks, …)
 };
 
 struct Generated {

@@ -26,7 +26,8 @@ MemoryOptions MemoryOptions::parse(const std::string& text) {
   const std::string fix = "give none, membart:M or membart:M,shared, with M slots, for example membart:64";
   const size_t colon = text.find(':');
   options.kind = text.substr(0, colon);
-  if (options.kind != "membart" || colon == std::string::npos) throw usage_error(fmt::format("unknown memory \"{}\"", text), "--memory", fix);
+  if (options.kind != "membart" || colon == std::string::npos)
+    throw usage_error(fmt::format("unknown memory \"{}\"", text), "--memory", fix);
   std::stringstream parts(text.substr(colon + 1));
   std::string slots, word;
   std::getline(parts, slots, ',');
@@ -35,7 +36,8 @@ MemoryOptions MemoryOptions::parse(const std::string& text) {
     throw usage_error(fmt::format("\"{}\" is not a number of slots", slots), "--memory " + text, fix);
   }
   while (std::getline(parts, word, ',')) {
-    if (word != "shared") throw usage_error(fmt::format("unknown memory setting \"{}\"", word), "--memory " + text, fix);
+    if (word != "shared")
+      throw usage_error(fmt::format("unknown memory setting \"{}\"", word), "--memory " + text, fix);
     options.shared = true;
   }
   return options;
@@ -57,7 +59,8 @@ MemoryStream::MemoryStream(const MemoryOptions& memory, int64_t count, const att
     layers.push_back(register_module("layers_" + std::to_string(i), std::make_shared<Block>(shape, options)));
   }
   memory_bias = register_parameter("memory_bias", at::empty({1, memory.slots, shape.width}, options));
-  memory_layer_norm = register_module("memory_layer_norm", std::make_shared<nn::LayerNorm>(shape.width, shape.epsilon, options));
+  memory_layer_norm =
+      register_module("memory_layer_norm", std::make_shared<nn::LayerNorm>(shape.width, shape.epsilon, options));
   memory_gate_net = register_module("memory_gate_net", std::make_shared<Gate>(shape.width, options));
 }
 
@@ -66,8 +69,8 @@ at::Tensor MemoryStream::enter(const Memory& memory, const at::Tensor& reset) co
   return memory_layer_norm->forward(select_reset(memory, reset).slots + memory_bias);
 }
 
-Rows MemoryStream::layer(int64_t index, const Block& token_block, const Rows& rows, const at::Tensor& key_mask, bool visible,
-                         const Observer& observe) const {
+Rows MemoryStream::layer(int64_t index, const Block& token_block, const Rows& rows, const at::Tensor& key_mask,
+                         bool visible, const Observer& observe) const {
   const Block& slot_block = options_.shared ? token_block : *layers[static_cast<size_t>(index)];
   const MultiHead &of_tokens = *token_block.self_attn, &of_slots = *slot_block.self_attn;
   const at::Tensor token_key = of_tokens.key(rows.tokens), token_value = of_tokens.value(rows.tokens);  // [B, H, L, D]
@@ -78,7 +81,8 @@ Rows MemoryStream::layer(int64_t index, const Block& token_block, const Rows& ro
   const at::Tensor token_query = of_tokens.query(rows.tokens);
   if (visible) {
     const at::Tensor mask = with_memory({rows.slots}, rows.tokens, key_mask).second;
-    for_tokens = {dense_part(token_query, at::cat({slot_key, token_key}, 2), at::cat({slot_value, token_value}, 2), {.key_mask = mask})};
+    for_tokens = {dense_part(token_query, at::cat({slot_key, token_key}, 2), at::cat({slot_value, token_value}, 2),
+                             {.key_mask = mask})};
   } else {
     for_tokens = {dense_part(token_query, token_key, token_value, {.key_mask = key_mask})};
   }
@@ -94,7 +98,8 @@ Rows MemoryStream::layer(int64_t index, const Block& token_block, const Rows& ro
 Memory MemoryStream::leave(const at::Tensor& last, const at::Tensor& entered, const Observer& observe) const {
   const bool training = is_training();
   const at::Tensor inner = at::gelu(memory_gate_net->dense->forward(nn::dropout(last, dropout_, training)));
-  const at::Tensor z = at::sigmoid(memory_gate_net->dense2->forward(nn::dropout(inner, dropout_, training)));  // [B, M, 1]
+  const at::Tensor z =
+      at::sigmoid(memory_gate_net->dense2->forward(nn::dropout(inner, dropout_, training)));  // [B, M, 1]
   if (observe) observe("gate", z);
   return {z * last + (1 - z) * entered};
 }

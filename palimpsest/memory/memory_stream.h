@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A memory is a second stream of slots beside the tokens (DESIGN section 1, ALGORITHMS 3.2): at every layer the slots have
-// queries, they read the tokens and themselves, the tokens read them, and a feed-forward follows.
+// A memory is a second stream of slots beside the tokens (DESIGN section 1, ALGORITHMS 3.2): at every layer the slots
+// have queries, they read the tokens and themselves, the tokens read them, and a feed-forward follows.
 #pragma once
 
 #include <functional>
@@ -39,16 +39,18 @@ struct Rows {
 /// Receives named intermediate results ("slots.1", "gate", …) where somebody asked for them; empty otherwise.
 using Observer = std::function<void(const std::string& name, const at::Tensor& value)>;
 
-/// MemBART's memory: own slot weights at every layer (or the layer's, `shared`), reset, forgetting bias v_b, input norm and
-/// residual gate. Holds weights only.
+/// MemBART's memory: own slot weights at every layer (or the layer's, `shared`), reset, forgetting bias v_b, input norm
+/// and residual gate. Holds weights only.
 class MemoryStream : public torch::nn::Module {
  public:
-  MemoryStream(const MemoryOptions& memory, int64_t layers, const attention::LayerShape& shape, const at::TensorOptions& options);
+  MemoryStream(const MemoryOptions& memory, int64_t layers, const attention::LayerShape& shape,
+               const at::TensorOptions& options);
 
   /// M^1 = LN(select(r, 0, M_t) + v_b): what the layers start from and the old side of the gate.
   at::Tensor enter(const Memory& memory, const at::Tensor& reset) const;
   /// One encoder layer: token rows attend to [slots; tokens] in one softmax, a slot to the tokens and itself.
-  /// `layer` holds the token stream's weights; key_mask [B, L] bool or undefined. With `visible` false tokens do not see slots.
+  /// `layer` holds the token stream's weights; key_mask [B, L] bool or undefined. With `visible` false tokens do not
+  /// see slots.
   Rows layer(int64_t index, const attention::Block& layer, const Rows& rows, const at::Tensor& key_mask, bool visible,
              const Observer& observe) const;
   /// M_{t+1} = z M^{L+1} + (1 - z) M^1, z = sigmoid(W2 GELU(W1 M^{L+1} + b1) + b2): one scalar a slot.
@@ -73,8 +75,8 @@ class MemoryStream : public torch::nn::Module {
   double dropout_;
 };
 
-/// Logits of the decoder see [memory; tokens]: puts the slots before the hidden rows, and a visible mask before the key mask
-/// (undefined stays undefined: everything visible). rows [B, L, E], mask [B, L] bool.
+/// Logits of the decoder see [memory; tokens]: puts the slots before the hidden rows, and a visible mask before the key
+/// mask (undefined stays undefined: everything visible). rows [B, L, E], mask [B, L] bool.
 std::pair<at::Tensor, at::Tensor> with_memory(const Memory& memory, const at::Tensor& rows, const at::Tensor& mask);
 
 }  // namespace palimpsest::memory

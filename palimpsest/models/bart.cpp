@@ -44,7 +44,9 @@ class ConfigReader {
   }
   bool has(const std::string& key) const { return json_.contains(key) && !json_.at(key).is_null(); }
   /// Required, and between 1 and `most` (beyond which a size can only be an error).
-  int64_t size(const std::string& key, int64_t most) const { return bounded(key, json_int(json_, key, source_), 1, most); }
+  int64_t size(const std::string& key, int64_t most) const {
+    return bounded(key, json_int(json_, key, source_), 1, most);
+  }
   int64_t id(const std::string& key, int64_t fallback) const {
     return has(key) ? bounded(key, json_int(json_, key, source_), 0, (1LL << 31) - 1) : fallback;
   }
@@ -61,13 +63,16 @@ class ConfigReader {
     if (!json_.at(key).is_boolean()) throw input_error(fmt::format("\"{}\" must be true or false", key), source_);
     return json_.at(key).get<bool>();
   }
-  std::string text(const std::string& key, const std::string& fallback) const { return has(key) ? json_string(json_, key, source_) : fallback; }
+  std::string text(const std::string& key, const std::string& fallback) const {
+    return has(key) ? json_string(json_, key, source_) : fallback;
+  }
   const Json& object(const std::string& key) const { return json_.at(key); }
   const std::string& source() const { return source_; }
 
  private:
   int64_t bounded(const std::string& key, int64_t value, int64_t least, int64_t most) const {
-    if (value < least || value > most) throw input_error(fmt::format("\"{}\" is {}, which is not from {} to {}", key, value, least, most), source_);
+    if (value < least || value > most)
+      throw input_error(fmt::format("\"{}\" is {}, which is not from {} to {}", key, value, least, most), source_);
     return value;
   }
   const Json& json_;
@@ -83,7 +88,9 @@ BartConfig BartConfig::from_json(const Json& json, const std::string& source) {
     throw input_error(fmt::format("model_type \"{}\" is not supported", family), source, "this version reads bart");
   }
   const std::string activation = read.text("activation_function", "gelu");
-  if (activation != "gelu") throw input_error(fmt::format("activation_function \"{}\" is not supported", activation), source, "this version has gelu");
+  if (activation != "gelu")
+    throw input_error(fmt::format("activation_function \"{}\" is not supported", activation), source,
+                      "this version has gelu");
   constexpr int64_t kMost = 1 << 24;
   BartConfig config;
   config.vocab_size = read.size("vocab_size", kMost);
@@ -178,7 +185,8 @@ at::Tensor DecoderLayer::forward(const at::Tensor& rows, const at::Tensor& mask,
     state->set(name + ".value", value);
   }
   const at::Tensor looked_back =
-      attend({dense_part(self_attn->query(rows), key, value, {.key_mask = mask, .causal = true})}, self_attn->attend_options());
+      attend({dense_part(self_attn->query(rows), key, value, {.key_mask = mask, .causal = true})},
+             self_attn->attend_options());
   const at::Tensor own = self_attn_layer_norm->forward(rows + drop(self_attn->output(looked_back)));
 
   at::Tensor context_key, context_value;  // [B, H, M + L, D]; computed once per source
@@ -193,8 +201,9 @@ at::Tensor DecoderLayer::forward(const at::Tensor& rows, const at::Tensor& mask,
       state->set(name + ".context_value", context_value);
     }
   }
-  const at::Tensor read = attend({dense_part(encoder_attn->query(own), context_key, context_value, {.key_mask = encoded.context_mask})},
-                                 encoder_attn->attend_options());
+  const at::Tensor read =
+      attend({dense_part(encoder_attn->query(own), context_key, context_value, {.key_mask = encoded.context_mask})},
+             encoder_attn->attend_options());
   const at::Tensor informed = encoder_attn_layer_norm->forward(own + drop(encoder_attn->output(read)));
   const at::Tensor fed = nn::feed_forward(informed, *fc1, *fc2, shape_.activation_dropout, training);
   return final_layer_norm->forward(informed + drop(fed));
@@ -202,11 +211,15 @@ at::Tensor DecoderLayer::forward(const at::Tensor& rows, const at::Tensor& mask,
 
 Embeddings::Embeddings(const BartConfig& config, const at::TensorOptions& options)
     : scale_(config.scale_embedding ? std::sqrt(static_cast<double>(config.d_model)) : 1.0), dropout_(config.dropout) {
-  embed_positions = register_module("embed_positions", std::make_shared<nn::Embedding>(config.max_position_embeddings + kPositionOffset, config.d_model, options));
-  layernorm_embedding = register_module("layernorm_embedding", std::make_shared<nn::LayerNorm>(config.d_model, kEpsilon, options));
+  embed_positions = register_module(
+      "embed_positions",
+      std::make_shared<nn::Embedding>(config.max_position_embeddings + kPositionOffset, config.d_model, options));
+  layernorm_embedding =
+      register_module("layernorm_embedding", std::make_shared<nn::LayerNorm>(config.d_model, kEpsilon, options));
 }
 
-at::Tensor Embeddings::forward(const nn::Embedding& words, const at::Tensor& ids, int64_t first, const char* side) const {
+at::Tensor Embeddings::forward(const nn::Embedding& words, const at::Tensor& ids, int64_t first,
+                               const char* side) const {
   const int64_t last = first + ids.size(1), limit = embed_positions->weight.size(0) - kPositionOffset;
   if (last > limit) {
     throw usage_error(fmt::format("{} tokens in the {}, but its position table ends at {}", last, side, limit), "",
@@ -223,13 +236,16 @@ BartModel::BartModel(const BartConfig& config, const at::TensorOptions& options)
   encoder_embeddings = register_module("encoder_embeddings", std::make_shared<Embeddings>(config, options));
   decoder_embeddings = register_module("decoder_embeddings", std::make_shared<Embeddings>(config, options));
   for (int64_t i = 0; i < config.encoder_layers; ++i) {
-    encoder_layers.push_back(register_module("encoder_layers_" + std::to_string(i), std::make_shared<attention::Block>(config.encoder_shape(), options)));
+    encoder_layers.push_back(register_module("encoder_layers_" + std::to_string(i),
+                                             std::make_shared<attention::Block>(config.encoder_shape(), options)));
   }
   if (config.memory.enabled()) {
-    memory = register_module("memory", std::make_shared<memory::MemoryStream>(config.memory, config.encoder_layers, config.encoder_shape(), options));
+    memory = register_module("memory", std::make_shared<memory::MemoryStream>(config.memory, config.encoder_layers,
+                                                                              config.encoder_shape(), options));
   }
   for (int64_t i = 0; i < config.decoder_layers; ++i) {
-    decoder_layers.push_back(register_module("decoder_layers_" + std::to_string(i), std::make_shared<DecoderLayer>(config.decoder_shape(), options)));
+    decoder_layers.push_back(register_module("decoder_layers_" + std::to_string(i),
+                                             std::make_shared<DecoderLayer>(config.decoder_shape(), options)));
   }
   final_logits_bias = register_buffer("final_logits_bias", at::zeros({1, config.vocab_size}, options));
 }
@@ -258,7 +274,8 @@ EncoderOutput BartModel::encode(const EncodeInput& input) const {
       rows = memory->layer(static_cast<int64_t>(i), layer, rows, input.mask, input.use_memory, input.observe);
     } else {
       const auto& heads = *layer.self_attn;
-      const attention::Parts parts = {dense_part(heads.query(rows.tokens), heads.key(rows.tokens), heads.value(rows.tokens), {.key_mask = input.mask})};
+      const attention::Parts parts = {dense_part(heads.query(rows.tokens), heads.key(rows.tokens),
+                                                 heads.value(rows.tokens), {.key_mask = input.mask})};
       if (input.observe) input.observe(fmt::format("attentions.{}", i), attention::attention_weights(parts));
       rows.tokens = layer.finish(rows.tokens, attend(parts, heads.attend_options()));
     }
@@ -268,11 +285,13 @@ EncoderOutput BartModel::encode(const EncodeInput& input) const {
   output.hidden = rows.tokens;
   if (memory) output.memory = memory->leave(rows.slots, entered, input.observe);
   const bool decoder_reads_memory = memory && input.use_memory && config_.decoder_sees_memory;
-  std::tie(output.context, output.context_mask) = with_memory(decoder_reads_memory ? output.memory : Memory{}, output.hidden, input.mask);
+  std::tie(output.context, output.context_mask) =
+      with_memory(decoder_reads_memory ? output.memory : Memory{}, output.hidden, input.mask);
   return output;
 }
 
-at::Tensor BartModel::decode(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded, attention::State* state) const {
+at::Tensor BartModel::decode(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded,
+                             attention::State* state) const {
   nn::check_shape(ids, {encoded.context.size(0), -1}, "decoder_input_ids");
   const int64_t first = state != nullptr && state->contains("layer.0.key") ? state->get("layer.0.key").size(2) : 0;
   at::Tensor rows = decoder_embeddings->forward(*shared, ids, first, "decoder");
@@ -282,6 +301,8 @@ at::Tensor BartModel::decode(const at::Tensor& ids, const at::Tensor& mask, cons
   return rows;
 }
 
-at::Tensor BartModel::logits(const at::Tensor& hidden) const { return at::linear(hidden, shared->weight, final_logits_bias.view({-1})); }
+at::Tensor BartModel::logits(const at::Tensor& hidden) const {
+  return at::linear(hidden, shared->weight, final_logits_bias.view({-1}));
+}
 
 }  // namespace palimpsest::models

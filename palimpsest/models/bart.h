@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The BART encoder-decoder (post-norm, learned positions with offset 2, exact GELU), with or without a memory beside the
-// encoder's tokens: MemBART. Assembly only; ALGORITHMS 3.2.
+// The BART encoder-decoder (post-norm, learned positions with offset 2, exact GELU), with or without a memory beside
+// the encoder's tokens: MemBART. Assembly only; ALGORITHMS 3.2.
 #pragma once
 
 #include <optional>
@@ -40,18 +40,18 @@ struct BartConfig {
 };
 
 struct EncodeInput {
-  at::Tensor ids;         ///< [B, L] int64
-  at::Tensor mask;        ///< [B, L] bool, true = real; undefined where nothing is padded (the fast path)
-  memory::Memory memory;  ///< of the segment before; undefined = fresh
-  at::Tensor reset;       ///< [B] bool: forget `memory` first; undefined = keep all
-  bool use_memory = true;  ///< false: tokens and decoder do not see the memory, which is still written
+  at::Tensor ids;              ///< [B, L] int64
+  at::Tensor mask = {};        ///< [B, L] bool, true = real; undefined where nothing is padded (the fast path)
+  memory::Memory memory = {};  ///< of the segment before; undefined = fresh
+  at::Tensor reset = {};       ///< [B] bool: forget `memory` first; undefined = keep all
+  bool use_memory = true;      ///< false: tokens and decoder do not see the memory, which is still written
   memory::Observer observe = {};
 };
 
 struct EncoderOutput {
-  at::Tensor hidden;      ///< [B, L, E]
-  memory::Memory memory;  ///< to carry to the next segment
-  at::Tensor context;     ///< [B, M + L, E]: what the decoder attends to
+  at::Tensor hidden;        ///< [B, L, E]
+  memory::Memory memory;    ///< to carry to the next segment
+  at::Tensor context;       ///< [B, M + L, E]: what the decoder attends to
   at::Tensor context_mask;  ///< [B, M + L] bool or undefined
 };
 
@@ -64,8 +64,8 @@ class DecoderLayer : public torch::nn::Module {
   std::shared_ptr<nn::Linear> fc1, fc2;
 
   /// rows [B, T, E]; `state` (may be null) holds keys and values of earlier rows and of the context under "layer.N.…".
-  at::Tensor forward(const at::Tensor& rows, const at::Tensor& mask, const EncoderOutput& encoded, attention::State* state,
-                     const std::string& name) const;
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& mask, const EncoderOutput& encoded,
+                     attention::State* state, const std::string& name) const;
 
  private:
   attention::LayerShape shape_;
@@ -93,7 +93,8 @@ class BartModel : public torch::nn::Module {
 
   /// Hidden rows of the decoder, [B, T, E]. ids [B, T]; mask [B, T] bool or undefined. With a state, ids are the *next*
   /// tokens and the state is carried on; without, the whole sequence.
-  at::Tensor decode(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded, attention::State* state = nullptr) const;
+  at::Tensor decode(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded,
+                    attention::State* state = nullptr) const;
   /// [.., E] -> [.., V]: the tied embedding, plus the final bias where there is one.
   at::Tensor logits(const at::Tensor& hidden) const;
 

@@ -72,7 +72,8 @@ void BartModel::initialize(const Init& init) {
     slots.v_proj->weight.copy_(tokens.v_proj->weight);
     tie_projections(slots);
   }
-  const int64_t slots = memory->memory_bias.size(1), segment = init.segment > 0 ? std::min(init.segment, positions.size(0)) : positions.size(0);
+  const int64_t slots = memory->memory_bias.size(1),
+                segment = init.segment > 0 ? std::min(init.segment, positions.size(0)) : positions.size(0);
   for (int64_t j = 0; j < slots; ++j) {
     const int64_t first = j * segment / slots, last = std::max(first + 1, (j + 1) * segment / slots);
     const at::Tensor place = positions.slice(0, first, last).sum(0);

@@ -22,7 +22,8 @@ Embedding::Embedding(int64_t rows, int64_t width, const at::TensorOptions& optio
   weight = register_parameter("weight", at::empty({rows, width}, options));
 }
 
-at::Tensor feed_forward(const at::Tensor& x, const Linear& fc1, const Linear& fc2, double activation_dropout, bool training) {
+at::Tensor feed_forward(const at::Tensor& x, const Linear& fc1, const Linear& fc2, double activation_dropout,
+                        bool training) {
   return fc2.forward(nn::dropout(at::gelu(fc1.forward(x)), activation_dropout, training));
 }
 

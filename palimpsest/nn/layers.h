@@ -3,12 +3,12 @@
 // TensorOptions: a model can be built on the meta device (no memory) and filled from a memory map.
 #pragma once
 
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <ATen/ATen.h>
-#include <torch/nn/module.h>
 
 namespace palimpsest::nn {
 
@@ -46,7 +46,8 @@ inline at::Tensor dropout(const at::Tensor& x, double rate, bool training) {
 }
 
 /// fc2(GELU(fc1(x))), exact (erf) GELU; `activation_dropout` between the two.
-at::Tensor feed_forward(const at::Tensor& x, const Linear& fc1, const Linear& fc2, double activation_dropout, bool training);
+at::Tensor feed_forward(const at::Tensor& x, const Linear& fc1, const Linear& fc2, double activation_dropout,
+                        bool training);
 
 /// Fills parameters with normal numbers of a counter-based generator: value i of a tensor depends on (seed,
 /// the tensor's name, i) alone, whatever the number of threads.

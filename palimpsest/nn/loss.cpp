@@ -13,7 +13,8 @@ TargetLoss target_loss(const at::Tensor& logits, const at::Tensor& targets) {
   const at::Tensor flat = targets.reshape({-1});
   const int64_t count = flat.ne(kIgnore).sum().item<int64_t>();
   if (count == 0) return {logits.sum() * 0, 0};
-  return {at::cross_entropy_loss(wide(logits.reshape({flat.size(0), -1})), flat, {}, at::Reduction::Sum, kIgnore), count};
+  return {at::cross_entropy_loss(wide(logits.reshape({flat.size(0), -1})), flat, {}, at::Reduction::Sum, kIgnore),
+          count};
 }
 
 at::Tensor each_loss(const at::Tensor& logits, const at::Tensor& targets) {

@@ -10,7 +10,7 @@ constexpr int64_t kIgnore = -100;
 
 /// Total negative log-likelihood and the number of targets it is over.
 struct TargetLoss {
-  at::Tensor nll;      ///< scalar; 0 (with a zero gradient) where there is no target, never NaN
+  at::Tensor nll;  ///< scalar; 0 (with a zero gradient) where there is no target, never NaN
   int64_t targets = 0;
 };
 

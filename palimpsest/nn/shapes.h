@@ -5,9 +5,9 @@
 //   E model width     F feed-forward width               M memory slots          V vocabulary
 #pragma once
 
-#include <string>
-
 #include <ATen/ATen.h>
+
+#include <string>
 
 namespace palimpsest::nn {
 

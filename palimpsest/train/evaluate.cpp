@@ -13,15 +13,22 @@ namespace palimpsest::train {
 
 Carry parse_carry(const std::string& text) {
   check_choice("--carry", text, {"keep", "reset", "other", "off"});
-  return text == "keep" ? Carry::kKeep : text == "reset" ? Carry::kReset : text == "other" ? Carry::kOther : Carry::kOff;
+  return text == "keep"    ? Carry::kKeep
+         : text == "reset" ? Carry::kReset
+         : text == "other" ? Carry::kOther
+                           : Carry::kOff;
 }
 
 std::string carry_name(Carry carry) {
   switch (carry) {
-    case Carry::kKeep: return "keep";
-    case Carry::kReset: return "reset";
-    case Carry::kOther: return "other";
-    case Carry::kOff: return "off";
+    case Carry::kKeep:
+      return "keep";
+    case Carry::kReset:
+      return "reset";
+    case Carry::kOther:
+      return "other";
+    case Carry::kOff:
+      return "off";
   }
   return "";
 }
@@ -44,7 +51,8 @@ void check_memory(const memory::Memory& memory, const SegmentBatch& batch) {
   if (!memory.slots.defined() || memory.slots.isfinite().all().item<bool>()) return;
   for (size_t lane = 0; lane < batch.items.size(); ++lane) {
     if (memory.slots[static_cast<int64_t>(lane)].isfinite().all().item<bool>()) continue;
-    throw internal_error("the memory is not finite", fmt::format("document {}, segment {}", batch.items[lane].document, batch.items[lane].segment),
+    throw internal_error("the memory is not finite",
+                         fmt::format("document {}, segment {}", batch.items[lane].document, batch.items[lane].segment),
                          "the weights are broken, or --dtype is too narrow: try --dtype float32");
   }
 }
@@ -60,18 +68,26 @@ void walk(const models::BartModel& model, const EvalData& data, const WalkOption
 
   at::Tensor left_behind;  // [spans, M, E]: what each document's reading left at its end
   if (options.carry == Carry::kOther && model.memory) {
-    if (spans.size() < 2) throw usage_error("another document's memory needs at least two documents", "--carry other", "give more documents, or cut this one: --document pieces=2");
-    left_behind = at::zeros({static_cast<int64_t>(spans.size()), model.fresh_memory(1).slots.size(1), model.config().d_model}, model.shared->weight.options());
+    if (spans.size() < 2)
+      throw usage_error("another document's memory needs at least two documents", "--carry other",
+                        "give more documents, or cut this one: --document pieces=2");
+    left_behind =
+        at::zeros({static_cast<int64_t>(spans.size()), model.fresh_memory(1).slots.size(1), model.config().d_model},
+                  model.shared->weight.options());
     WalkOptions keep = options;
     keep.carry = Carry::kKeep;
     walk(model, data, keep, make, [&](const SegmentBatch& batch, const models::EncoderOutput& encoded) {
       for (size_t lane = 0; lane < batch.items.size(); ++lane) {
-        if (batch.items[lane].last) left_behind[batch.items[lane].span].copy_(encoded.memory.slots[static_cast<int64_t>(lane)]);
+        if (batch.items[lane].last)
+          left_behind[batch.items[lane].span].copy_(encoded.memory.slots[static_cast<int64_t>(lane)]);
       }
     });
   }
 
-  data::Lanes lanes(data.corpus, spans, {.lanes = std::min<int64_t>(options.batch, static_cast<int64_t>(spans.size())), .segment = data.segments.segment, .overlap = data.segments.overlap});
+  data::Lanes lanes(data.corpus, spans,
+                    {.lanes = std::min<int64_t>(options.batch, static_cast<int64_t>(spans.size())),
+                     .segment = data.segments.segment,
+                     .overlap = data.segments.overlap});
   memory::Memory memory;
   for (;;) {
     if (options.stop && options.stop()) return;
@@ -86,7 +102,8 @@ void walk(const models::BartModel& model, const EvalData& data, const WalkOption
     input.use_memory = options.carry != Carry::kOff;
     if (left_behind.defined()) {
       std::vector<int64_t> others;
-      for (const auto& item : batch.items) others.push_back(item.idle ? 0 : (item.span + 1) % static_cast<int64_t>(spans.size()));
+      for (const auto& item : batch.items)
+        others.push_back(item.idle ? 0 : (item.span + 1) % static_cast<int64_t>(spans.size()));
       input.memory = {left_behind.index_select(0, at::tensor(others, at::kLong).to(device))};
       input.reset = at::Tensor();
     }
@@ -100,50 +117,69 @@ void walk(const models::BartModel& model, const EvalData& data, const WalkOption
 double LossSum::perplexity() const { return targets > 0 ? std::exp(nll / static_cast<double>(targets)) : std::nan(""); }
 
 Json LossReport::to_json() const {
-  const auto per = [&](int64_t count) { return count > 0 ? Json(std::exp(total.nll / static_cast<double>(count))) : Json(); };
-  Json json = {{"targets", total.targets}, {"nll", total.nll}, {"ppl", per(total.targets)}, {"segments", segments}, {"words", words},
-               {"word_ppl", per(words)}, {"bytes", bytes}, {"byte_ppl", per(bytes)},
-               {"bits_per_byte", bytes > 0 ? Json(total.nll / static_cast<double>(bytes) / std::numbers::ln2) : Json()}};
-  for (const auto& [segment, sum] : by_segment) json["by_segment"].push_back({{"segment", segment}, {"targets", sum.targets}, {"nll", sum.nll}, {"ppl", sum.perplexity()}});
+  const auto per = [&](int64_t count) {
+    return count > 0 ? Json(std::exp(total.nll / static_cast<double>(count))) : Json();
+  };
+  Json json = {
+      {"targets", total.targets},
+      {"nll", total.nll},
+      {"ppl", per(total.targets)},
+      {"segments", segments},
+      {"words", words},
+      {"word_ppl", per(words)},
+      {"bytes", bytes},
+      {"byte_ppl", per(bytes)},
+      {"bits_per_byte", bytes > 0 ? Json(total.nll / static_cast<double>(bytes) / std::numbers::ln2) : Json()}};
+  for (const auto& [segment, sum] : by_segment)
+    json["by_segment"].push_back(
+        {{"segment", segment}, {"targets", sum.targets}, {"nll", sum.nll}, {"ppl", sum.perplexity()}});
   return json;
 }
 
-LossReport evaluate_loss(const models::BartModel& model, const EvalData& data, const BatchMaker& maker, const checkpoint::Task& task,
-                         const text::Tokenizer* tokenizer, const WalkOptions& options) {
+LossReport evaluate_loss(const models::BartModel& model, const EvalData& data, const BatchMaker& maker,
+                         const checkpoint::Task& task, const text::Tokenizer* tokenizer, const WalkOptions& options) {
   LossReport report;
   std::map<int64_t, LossSum> by_span;  // summed in the order of documents at the end: the batch must not matter
   std::map<int64_t, std::map<int64_t, LossSum>> by_segment;
-  walk(model, data, options, [&](auto items) { return maker.evaluation(std::move(items), task); },
-       [&](const SegmentBatch& batch, const models::EncoderOutput& encoded) {
-         if (batch.main.count == 0) return;
-         const auto device = encoded.context.device();
-         const at::Tensor logits = model.logits(model.decode(batch.main.decoder_ids.to(device), {}, encoded));
-         const at::Tensor losses = nn::each_loss(logits, batch.main.labels.to(device)).to(at::kDouble).sum(1).cpu();
-         const at::Tensor counts = batch.main.labels.ne(nn::kIgnore).sum(1);
-         for (size_t lane = 0; lane < batch.items.size(); ++lane) {
-           const auto& item = batch.items[lane];
-           const int64_t targets = counts[static_cast<int64_t>(lane)].item<int64_t>();
-           if (targets == 0) continue;
-           const double nll = losses[static_cast<int64_t>(lane)].item<double>();
-           for (LossSum* sum : {&by_span[item.span], &by_segment[item.segment][item.span]}) sum->targets += targets, sum->nll += nll;
-           ++report.segments;
-           if (tokenizer == nullptr) continue;
-           const auto reference = maker.reference(item, task);
-           const std::string text = tokenizer->decode_bytes(*reference);
-           report.bytes += static_cast<int64_t>(text.size());
-           const auto white = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
-           for (size_t i = 0; i < text.size(); ++i) report.words += !white(text[i]) && (i > 0 ? white(text[i - 1]) : item.segment == 0);
-         }
-       });
+  walk(
+      model, data, options, [&](auto items) { return maker.evaluation(std::move(items), task); },
+      [&](const SegmentBatch& batch, const models::EncoderOutput& encoded) {
+        if (batch.main.count == 0) return;
+        const auto device = encoded.context.device();
+        const at::Tensor logits = model.logits(model.decode(batch.main.decoder_ids.to(device), {}, encoded));
+        const at::Tensor losses = nn::each_loss(logits, batch.main.labels.to(device)).to(at::kDouble).sum(1).cpu();
+        const at::Tensor counts = batch.main.labels.ne(nn::kIgnore).sum(1);
+        for (size_t lane = 0; lane < batch.items.size(); ++lane) {
+          const auto& item = batch.items[lane];
+          const int64_t targets = counts[static_cast<int64_t>(lane)].item<int64_t>();
+          if (targets == 0) continue;
+          const double nll = losses[static_cast<int64_t>(lane)].item<double>();
+          for (LossSum* sum : {&by_span[item.span], &by_segment[item.segment][item.span]})
+            sum->targets += targets, sum->nll += nll;
+          ++report.segments;
+          if (tokenizer == nullptr) continue;
+          const auto reference = maker.reference(item, task);
+          const std::string text = tokenizer->decode_bytes(*reference);
+          report.bytes += static_cast<int64_t>(text.size());
+          const auto white = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+          for (size_t i = 0; i < text.size(); ++i)
+            report.words += !white(text[i]) && (i > 0 ? white(text[i - 1]) : item.segment == 0);
+        }
+      });
   for (const auto& [span, sum] : by_span) report.total.targets += sum.targets, report.total.nll += sum.nll;
   for (const auto& [segment, spans] : by_segment) {
-    for (const auto& [span, sum] : spans) report.by_segment[segment].targets += sum.targets, report.by_segment[segment].nll += sum.nll;
+    for (const auto& [span, sum] : spans)
+      report.by_segment[segment].targets += sum.targets, report.by_segment[segment].nll += sum.nll;
   }
   return report;
 }
 
 Json RecallReport::to_json() const {
-  return {{"tokens", tokens}, {"recovered", recovered}, {"share", share()}, {"segments", segments}, {"exact_segments", exact}};
+  return {{"tokens", tokens},
+          {"recovered", recovered},
+          {"share", share()},
+          {"segments", segments},
+          {"exact_segments", exact}};
 }
 
 models::EncoderOutput select_rows(const models::EncoderOutput& encoded, const at::Tensor& keep) {
@@ -153,41 +189,45 @@ models::EncoderOutput select_rows(const models::EncoderOutput& encoded, const at
   return chosen;
 }
 
-RecallReport evaluate_recall(const models::BartModel& model, const EvalData& data, const BatchMaker& maker, const checkpoint::Task& task,
-                             const SpecialIds& ids, const text::Tokenizer* tokenizer, const WalkOptions& options, int64_t max_examples) {
+RecallReport evaluate_recall(const models::BartModel& model, const EvalData& data, const BatchMaker& maker,
+                             const checkpoint::Task& task, const SpecialIds& ids, const text::Tokenizer* tokenizer,
+                             const WalkOptions& options, int64_t max_examples) {
   RecallReport report;
-  walk(model, data, options, [&](auto items) { return maker.evaluation(std::move(items), task); },
-       [&](const SegmentBatch& batch, const models::EncoderOutput& encoded) {
-         std::vector<int64_t> rows;
-         std::vector<std::vector<int32_t>> references;
-         int64_t longest = 0;
-         for (size_t lane = 0; lane < batch.items.size(); ++lane) {
-           auto reference = maker.reference(batch.items[lane], task);
-           if (!reference) continue;
-           rows.push_back(static_cast<int64_t>(lane));
-           longest = std::max(longest, static_cast<int64_t>(reference->size()));
-           references.push_back(std::move(*reference));
-         }
-         if (rows.empty()) return;
-         const auto generated = generate::greedy(model, select_rows(encoded, at::tensor(rows, at::kLong).to(encoded.context.device())),
-                                                 {.start_id = task.start_id, .max_new_tokens = longest, .eos_id = ids.eos, .never = {ids.pad}});
-         for (size_t i = 0; i < rows.size(); ++i) {
-           const auto& given = generated.sequences[i];
-           int64_t right = 0;
-           for (size_t j = 0; j < references[i].size() && j < given.size(); ++j) right += given[j] == references[i][j];
-           report.tokens += static_cast<int64_t>(references[i].size());
-           report.recovered += right;
-           ++report.segments;
-           report.exact += right == static_cast<int64_t>(references[i].size());
-           if (tokenizer != nullptr && static_cast<int64_t>(report.examples.size()) < max_examples) {
-             const auto& item = batch.items[static_cast<size_t>(rows[i])];
-             std::vector<int32_t> given32(given.begin(), given.end());
-             std::erase(given32, static_cast<int32_t>(ids.eos));
-             report.examples.push_back({data.corpus->name(item.document), tokenizer->decode(item.tokens), tokenizer->decode(references[i]), tokenizer->decode(given32), item.segment,
-                                        static_cast<double>(right) / static_cast<double>(references[i].size())});
-           }
-         }
-       });
+  walk(
+      model, data, options, [&](auto items) { return maker.evaluation(std::move(items), task); },
+      [&](const SegmentBatch& batch, const models::EncoderOutput& encoded) {
+        std::vector<int64_t> rows;
+        std::vector<std::vector<int32_t>> references;
+        int64_t longest = 0;
+        for (size_t lane = 0; lane < batch.items.size(); ++lane) {
+          auto reference = maker.reference(batch.items[lane], task);
+          if (!reference) continue;
+          rows.push_back(static_cast<int64_t>(lane));
+          longest = std::max(longest, static_cast<int64_t>(reference->size()));
+          references.push_back(std::move(*reference));
+        }
+        if (rows.empty()) return;
+        const auto generated = generate::greedy(
+            model, select_rows(encoded, at::tensor(rows, at::kLong).to(encoded.context.device())),
+            {.start_id = task.start_id, .max_new_tokens = longest, .eos_id = ids.eos, .never = {ids.pad}});
+        for (size_t i = 0; i < rows.size(); ++i) {
+          const auto& given = generated.sequences[i];
+          int64_t right = 0;
+          for (size_t j = 0; j < references[i].size() && j < given.size(); ++j) right += given[j] == references[i][j];
+          report.tokens += static_cast<int64_t>(references[i].size());
+          report.recovered += right;
+          ++report.segments;
+          report.exact += right == static_cast<int64_t>(references[i].size());
+          if (tokenizer != nullptr && static_cast<int64_t>(report.examples.size()) < max_examples) {
+            const auto& item = batch.items[static_cast<size_t>(rows[i])];
+            std::vector<int32_t> given32(given.begin(), given.end());
+            std::erase(given32, static_cast<int32_t>(ids.eos));
+            report.examples.push_back({data.corpus->name(item.document), tokenizer->decode(item.tokens),
+                                       tokenizer->decode(references[i]), tokenizer->decode(given32), item.segment,
+                                       static_cast<double>(right) / static_cast<double>(references[i].size())});
+          }
+        }
+      });
   return report;
 }
 

@@ -24,7 +24,7 @@ std::string carry_name(Carry carry);
 struct WalkOptions {
   Carry carry = Carry::kKeep;
   int64_t batch = 16;
-  int64_t max_segments = 0;  ///< of each document, from its start; 0: all
+  int64_t max_segments = 0;         ///< of each document, from its start; 0: all
   std::function<bool()> stop = {};  ///< asked between steps; true ends the walk
 };
 
@@ -50,18 +50,18 @@ struct LossSum {
 
 struct LossReport {
   LossSum total;
-  int64_t segments = 0;  ///< with a target
-  int64_t words = 0, bytes = 0;  ///< of the targets' text (white-space separated words)
+  int64_t segments = 0;                   ///< with a target
+  int64_t words = 0, bytes = 0;           ///< of the targets' text (white-space separated words)
   std::map<int64_t, LossSum> by_segment;  ///< by the segment's place in its document, from 0
   Json to_json() const;
 };
 /// Teacher-forced loss of `task`. The tokenizer (may be null) gives words and bytes.
-LossReport evaluate_loss(const models::BartModel& model, const EvalData& data, const BatchMaker& maker, const checkpoint::Task& task,
-                         const text::Tokenizer* tokenizer, const WalkOptions& options);
+LossReport evaluate_loss(const models::BartModel& model, const EvalData& data, const BatchMaker& maker,
+                         const checkpoint::Task& task, const text::Tokenizer* tokenizer, const WalkOptions& options);
 
 struct RecallReport {
-  int64_t tokens = 0, recovered = 0;   ///< reference tokens, and those given back at the exact position
-  int64_t segments = 0, exact = 0;     ///< segments, and those given back whole
+  int64_t tokens = 0, recovered = 0;  ///< reference tokens, and those given back at the exact position
+  int64_t segments = 0, exact = 0;    ///< segments, and those given back whole
   struct Example {
     std::string document, current, reference, given;
     int64_t segment = 0;
@@ -71,10 +71,11 @@ struct RecallReport {
   double share() const { return tokens > 0 ? static_cast<double>(recovered) / static_cast<double>(tokens) : 0; }
   Json to_json() const;
 };
-/// Free-running greedy decoding of `task` from (current segment, memory), compared with the reference position by position.
-/// `max_examples` are kept, from the first segments on.
-RecallReport evaluate_recall(const models::BartModel& model, const EvalData& data, const BatchMaker& maker, const checkpoint::Task& task,
-                             const SpecialIds& ids, const text::Tokenizer* tokenizer, const WalkOptions& options, int64_t max_examples = 0);
+/// Free-running greedy decoding of `task` from (current segment, memory), compared with the reference position by
+/// position. `max_examples` are kept, from the first segments on.
+RecallReport evaluate_recall(const models::BartModel& model, const EvalData& data, const BatchMaker& maker,
+                             const checkpoint::Task& task, const SpecialIds& ids, const text::Tokenizer* tokenizer,
+                             const WalkOptions& options, int64_t max_examples = 0);
 
 /// The rows `keep` [B'] (int64) of what the decoder attends to.
 models::EncoderOutput select_rows(const models::EncoderOutput& encoded, const at::Tensor& keep);

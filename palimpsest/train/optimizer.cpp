@@ -13,7 +13,8 @@
 namespace palimpsest::train {
 
 double learning_rate_at(const OptimizerOptions& options, int64_t step, int64_t max_steps) {
-  if (step < options.warmup_steps) return options.learning_rate * static_cast<double>(step + 1) / static_cast<double>(options.warmup_steps);
+  if (step < options.warmup_steps)
+    return options.learning_rate * static_cast<double>(step + 1) / static_cast<double>(options.warmup_steps);
   const double length = static_cast<double>(std::max<int64_t>(1, max_steps - options.warmup_steps));
   const double done = std::min(1.0, static_cast<double>(step - options.warmup_steps) / length);
   double share = 1;
@@ -29,7 +30,8 @@ int64_t ParameterGroup::count() const {
 }
 
 std::vector<ParameterGroup> parameter_groups(const torch::nn::Module& module) {
-  std::vector<ParameterGroup> groups = {{"weights (decayed)", true, {}}, {"biases, norms, positions, slots", false, {}}};
+  std::vector<ParameterGroup> groups = {{"weights (decayed)", true, {}},
+                                        {"biases, norms, positions, slots", false, {}}};
   std::set<const void*> seen;
   for (const auto& entry : module.named_parameters()) {
     if (!seen.insert(entry.value().unsafeGetTensorImpl()).second) continue;
@@ -44,7 +46,8 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, const OptimizerOptions& options
   check_choice("lr_scheduler_type", options.lr_scheduler_type, {"constant", "linear", "cosine"});
   for (const auto& group : groups) {
     for (const auto& [name, parameter] : group.parameters) {
-      entries_.push_back({name, parameter, at::zeros_like(parameter), at::zeros_like(parameter), at::zeros({}, at::TensorOptions(at::kFloat).device(parameter.device())), group.decays});
+      entries_.push_back({name, parameter, at::zeros_like(parameter), at::zeros_like(parameter),
+                          at::zeros({}, at::TensorOptions(at::kFloat).device(parameter.device())), group.decays});
     }
   }
 }
@@ -57,8 +60,10 @@ double AdamW::step(double learning_rate) {
   }
   if (gradients.empty()) return 0;
   const double norm = at::stack(at::_foreach_norm(gradients)).norm().item<double>();
-  if (!std::isfinite(norm)) throw internal_error("the gradient is not finite", "training", "lower learning_rate, or set max_grad_norm");
-  if (options_.max_grad_norm > 0 && norm > options_.max_grad_norm) at::_foreach_mul_(gradients, options_.max_grad_norm / (norm + 1e-6));
+  if (!std::isfinite(norm))
+    throw internal_error("the gradient is not finite", "training", "lower learning_rate, or set max_grad_norm");
+  if (options_.max_grad_norm > 0 && norm > options_.max_grad_norm)
+    at::_foreach_mul_(gradients, options_.max_grad_norm / (norm + 1e-6));
   for (const bool decays : {true, false}) {
     std::vector<at::Tensor> parameters, grads, averages, squares, steps;
     for (const Entry& entry : entries_) {
@@ -71,8 +76,8 @@ double AdamW::step(double learning_rate) {
     }
     if (parameters.empty()) continue;
     at::_foreach_add_(steps, 1);
-    at::_fused_adamw_(parameters, grads, averages, squares, {}, steps, learning_rate, options_.adam_beta1, options_.adam_beta2,
-                      decays ? options_.weight_decay : 0.0, options_.adam_epsilon, false, false);
+    at::_fused_adamw_(parameters, grads, averages, squares, {}, steps, learning_rate, options_.adam_beta1,
+                      options_.adam_beta2, decays ? options_.weight_decay : 0.0, options_.adam_epsilon, false, false);
   }
   return norm;
 }
@@ -94,10 +99,13 @@ std::vector<std::pair<std::string, at::Tensor>> AdamW::state() const {
 void AdamW::load(const std::vector<std::pair<std::string, at::Tensor>>& state, const std::string& source) {
   const std::map<std::string, at::Tensor> given(state.begin(), state.end());
   for (Entry& entry : entries_) {
-    for (auto& [kind, tensor] : {std::pair<std::string, at::Tensor&>{"exp_avg.", entry.exp_avg}, {"exp_avg_sq.", entry.exp_avg_sq}, {"step.", entry.steps}}) {
+    for (auto& [kind, tensor] : {std::pair<std::string, at::Tensor&>{"exp_avg.", entry.exp_avg},
+                                 {"exp_avg_sq.", entry.exp_avg_sq},
+                                 {"step.", entry.steps}}) {
       const auto found = given.find(kind + entry.name);
       if (found == given.end() || found->second.sizes() != tensor.sizes()) {
-        throw input_error(fmt::format("the optimiser's state lacks {}{} or has it in another shape", kind, entry.name), source, "resume with the options that the run was started with");
+        throw input_error(fmt::format("the optimiser's state lacks {}{} or has it in another shape", kind, entry.name),
+                          source, "resume with the options that the run was started with");
       }
       tensor.copy_(found->second);
     }

@@ -2,12 +2,12 @@
 // AdamW with decay groups, learning-rate schedules, and clipping of the global norm.
 #pragma once
 
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <ATen/ATen.h>
-#include <torch/nn/module.h>
 
 namespace palimpsest::train {
 
@@ -24,10 +24,12 @@ struct OptimizerOptions {
     field("adam_beta1", o.adam_beta1, "decay of the gradient's moving average");
     field("adam_beta2", o.adam_beta2, "decay of the squared gradient's moving average");
     field("adam_epsilon", o.adam_epsilon, "added to the root of the squared gradient");
-    field("weight_decay", o.weight_decay, "decoupled decay of weight matrices (never of biases, norms, embeddings' positions or slots)");
+    field("weight_decay", o.weight_decay,
+          "decoupled decay of weight matrices (never of biases, norms, embeddings' positions or slots)");
     field("max_grad_norm", o.max_grad_norm, "gradients are scaled down to this global norm; 0: never");
     field("warmup_steps", o.warmup_steps, "steps over which the learning rate rises linearly from 0");
-    field("lr_scheduler_type", o.lr_scheduler_type, "after the warm-up: constant | linear | cosine (to 0 at max_steps)");
+    field("lr_scheduler_type", o.lr_scheduler_type,
+          "after the warm-up: constant | linear | cosine (to 0 at max_steps)");
     field("min_learning_rate_ratio", o.min_learning_rate_ratio, "the schedule ends at this share of the peak");
   }
 };
@@ -42,8 +44,8 @@ struct ParameterGroup {
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   int64_t count() const;
 };
-/// Tied tensors appear once. Decay: weight matrices of linear maps and the word embedding. None: biases, norms, position
-/// tables, slot biases.
+/// Tied tensors appear once. Decay: weight matrices of linear maps and the word embedding. None: biases, norms,
+/// position tables, slot biases.
 std::vector<ParameterGroup> parameter_groups(const torch::nn::Module& module);
 
 /// AdamW on ATen's fused kernel.

@@ -12,8 +12,9 @@ namespace palimpsest::train {
 
 namespace {
 
-const std::set<std::string> kInputs = {"input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask",
-                                       "labels", "memory", "reset", "step_weights"};
+const std::set<std::string> kInputs = {
+    "input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask",
+    "labels",    "memory",         "reset",          "step_weights"};
 
 /// The inputs, checked and with a step axis.
 class Steps {
@@ -22,11 +23,13 @@ class Steps {
     for (const auto& [name, tensor] : inputs) {
       if (kInputs.count(name) == 0) {
         const std::string nearest = nearest_name(name, kInputs);
-        throw input_error(fmt::format("unknown input \"{}\"", name), "", nearest.empty() ? "see palimpsest run --help" : fmt::format("did you mean \"{}\"?", nearest));
+        throw input_error(fmt::format("unknown input \"{}\"", name), "",
+                          nearest.empty() ? "see palimpsest run --help" : fmt::format("did you mean \"{}\"?", nearest));
       }
     }
     if (inputs.count("input_ids") == 0) throw input_error("the inputs lack \"input_ids\"");
-    if (inputs.count("token_type_ids") != 0) throw input_error("BART has no token types", "token_type_ids", "leave it out");
+    if (inputs.count("token_type_ids") != 0)
+      throw input_error("BART has no token types", "token_type_ids", "leave it out");
     const at::Tensor& ids = inputs.at("input_ids");
     if (ids.dim() != 2 && ids.dim() != 3) throw input_error("must be [B, L] or [T, B, L]", "input_ids");
     stacked_ = ids.dim() == 3;
@@ -46,13 +49,18 @@ class Steps {
     if (all.is_floating_point()) throw input_error("must hold integers", name);
     const int64_t axes = (name == "reset" ? 1 : 2) + (stacked_ ? 1 : 0);
     if (all.dim() != axes || (stacked_ && all.size(0) != count_) || all.size(stacked_ ? 1 : 0) != batch_) {
-      throw input_error(fmt::format("has shape {}, which does not fit {} steps of {} lanes", nn::shape_text(all.sizes()), count_, batch_), name);
+      throw input_error(fmt::format("has shape {}, which does not fit {} steps of {} lanes",
+                                    nn::shape_text(all.sizes()), count_, batch_),
+                        name);
     }
     const at::Tensor step = (stacked_ ? all[t] : all).to(at::kLong);
     if (name.find("ids") != std::string::npos || name == "labels") {
       const bool bad = step.numel() > 0 && (step.ge(model_.config().vocab_size).any().item<bool>() ||
-                                            (step.lt(lowest) & step.ne(nn::kIgnore)).any().item<bool>() || (lowest == 0 && name != "labels" && step.lt(0).any().item<bool>()));
-      if (bad) throw input_error(fmt::format("an id is outside the vocabulary of {}", model_.config().vocab_size), fmt::format("{}, step {}", name, t));
+                                            (step.lt(lowest) & step.ne(nn::kIgnore)).any().item<bool>() ||
+                                            (lowest == 0 && name != "labels" && step.lt(0).any().item<bool>()));
+      if (bad)
+        throw input_error(fmt::format("an id is outside the vocabulary of {}", model_.config().vocab_size),
+                          fmt::format("{}, step {}", name, t));
     }
     return step;
   }
@@ -81,7 +89,8 @@ at::Tensor zero_padding(const at::Tensor& rows, const at::Tensor& mask) {
 TensorMap run_model(models::BartModel& model, const TensorMap& inputs, const std::vector<std::string>& also) {
   const Steps steps(inputs, model);
   const auto options = model.shared->weight.options().requires_grad(false);
-  const bool with_gradients = std::any_of(also.begin(), also.end(), [](const std::string& name) { return name.rfind("grad.", 0) == 0; });
+  const bool with_gradients =
+      std::any_of(also.begin(), also.end(), [](const std::string& name) { return name.rfind("grad.", 0) == 0; });
   const std::set<std::string> wanted(also.begin(), also.end());
   const at::AutoGradMode mode(with_gradients);
   if (with_gradients && !steps.has("labels")) throw input_error("gradients need \"labels\" among the inputs", "--also");
@@ -91,7 +100,9 @@ TensorMap run_model(models::BartModel& model, const TensorMap& inputs, const std
     if (!memory.slots.defined()) throw input_error("the model has no memory", "memory", "leave it out");
     const at::Tensor& given = inputs.at("memory");
     if (given.sizes() != memory.slots.sizes()) {
-      throw input_error(fmt::format("has shape {}, expected {}", nn::shape_text(given.sizes()), nn::shape_text(memory.slots.sizes())), "memory");
+      throw input_error(
+          fmt::format("has shape {}, expected {}", nn::shape_text(given.sizes()), nn::shape_text(memory.slots.sizes())),
+          "memory");
     }
     memory.slots = given.to(options).clone();
   }
@@ -106,7 +117,8 @@ TensorMap run_model(models::BartModel& model, const TensorMap& inputs, const std
   at::Tensor weights = at::ones({steps.count()}, at::kDouble);
   if (steps.has("step_weights")) {
     weights = inputs.at("step_weights").to(at::kDouble);
-    if (weights.dim() != 1 || weights.size(0) != steps.count()) throw input_error(fmt::format("must be [{}]", steps.count()), "step_weights");
+    if (weights.dim() != 1 || weights.size(0) != steps.count())
+      throw input_error(fmt::format("must be [{}]", steps.count()), "step_weights");
   }
 
   std::map<std::string, std::vector<at::Tensor>> collected;
@@ -146,13 +158,15 @@ TensorMap run_model(models::BartModel& model, const TensorMap& inputs, const std
   }
 
   TensorMap outputs;
-  for (const auto& [name, values] : collected) outputs[name] = steps.stacked() || name == "step_losses" ? at::stack(values) : values.front();
+  for (const auto& [name, values] : collected)
+    outputs[name] = steps.stacked() || name == "step_losses" ? at::stack(values) : values.front();
   if (with_gradients) {
     total.backward();
     for (const auto& [name, tensor] : checkpoint::named_tensors(model)) {
       const std::string bare = name.rfind("model.", 0) == 0 ? name.substr(6) : name;
       for (const std::string& key : {name, bare}) {
-        if (wanted.count("grad." + key) != 0 || (wanted.count("grad.*") != 0 && key == name && tensor.requires_grad())) {
+        if (wanted.count("grad." + key) != 0 ||
+            (wanted.count("grad.*") != 0 && key == name && tensor.requires_grad())) {
           outputs["grad." + key] = tensor.grad().defined() ? tensor.grad() : at::zeros_like(tensor);
         }
       }
@@ -161,8 +175,9 @@ TensorMap run_model(models::BartModel& model, const TensorMap& inputs, const std
   }
   for (const std::string& name : also) {
     if (name != "grad.*" && outputs.count(name) == 0) {
-      throw usage_error(fmt::format("the model has no \"{}\"", name), "--also",
-                        "give hidden_states.N, slots.N, attentions.N, gate, grad.memory, grad.* or grad.NAME with a tensor's name");
+      throw usage_error(
+          fmt::format("the model has no \"{}\"", name), "--also",
+          "give hidden_states.N, slots.N, attentions.N, gate, grad.memory, grad.* or grad.NAME with a tensor's name");
     }
   }
   return outputs;

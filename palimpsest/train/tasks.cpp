@@ -27,7 +27,8 @@ SpecialIds SpecialIds::of(const models::BartConfig& config, const text::Tokenize
 }
 
 TaskName TaskName::parse(const std::string& text) {
-  const Error unknown = usage_error(fmt::format("unknown task \"{}\"", text), "tasks", "choose among recall, recall:N (N segments back), next, denoise");
+  const Error unknown = usage_error(fmt::format("unknown task \"{}\"", text), "tasks",
+                                    "choose among recall, recall:N (N segments back), next, denoise");
   if (text == "recall") return {"recall", 1};
   if (text == "next" || text == "denoise") return {text, 0};
   if (text.rfind("recall:", 0) != 0) throw unknown;
@@ -44,7 +45,9 @@ std::pair<std::shared_ptr<const text::Tokenizer>, std::vector<checkpoint::Task>>
   std::vector<checkpoint::Task> tasks;
   for (const auto& [name, weight] : weights) {
     const TaskName parsed = TaskName::parse(name);
-    if (!(weight > 0)) throw usage_error(fmt::format("the weight of the task {} is {}", name, weight), "tasks", "weights must be positive; leave the task out instead");
+    if (!(weight > 0))
+      throw usage_error(fmt::format("the weight of the task {} is {}", name, weight), "tasks",
+                        "weights must be positive; leave the task out instead");
     tasks.push_back({parsed.kind, family_start, parsed.distance});
   }
   const bool several = tasks.size() > 1;
@@ -62,10 +65,16 @@ std::pair<std::shared_ptr<const text::Tokenizer>, std::vector<checkpoint::Task>>
   return {tokenizer, tasks};
 }
 
-BatchMaker::BatchMaker(std::shared_ptr<const data::Corpus> corpus, std::vector<data::Span> spans, data::SegmentOptions segments,
-                       TaskOptions options, std::vector<checkpoint::Task> tasks, SpecialIds ids, uint64_t seed)
-    : corpus_(std::move(corpus)), spans_(std::move(spans)), segments_(segments), options_(std::move(options)), tasks_(std::move(tasks)),
-      ids_(ids), seed_(seed) {
+BatchMaker::BatchMaker(std::shared_ptr<const data::Corpus> corpus, std::vector<data::Span> spans,
+                       data::SegmentOptions segments, TaskOptions options, std::vector<checkpoint::Task> tasks,
+                       SpecialIds ids, uint64_t seed)
+    : corpus_(std::move(corpus)),
+      spans_(std::move(spans)),
+      segments_(segments),
+      options_(std::move(options)),
+      tasks_(std::move(tasks)),
+      ids_(ids),
+      seed_(seed) {
   double total = 0;
   for (const auto& task : tasks_) {
     double weight = 0;
@@ -75,11 +84,14 @@ BatchMaker::BatchMaker(std::shared_ptr<const data::Corpus> corpus, std::vector<d
     }
     weights_.push_back(weight);
     total += weight;
-    if (task.name == "denoise" && ids_.mask < 0) throw usage_error("denoising needs a <mask> token, which the tokenizer lacks", "tasks");
+    if (task.name == "denoise" && ids_.mask < 0)
+      throw usage_error("denoising needs a <mask> token, which the tokenizer lacks", "tasks");
   }
   for (double& weight : weights_) weight = total > 0 ? weight / total : 0;
-  if (options_.decoder_mask_rate > 0 && ids_.mask < 0) throw usage_error("masking decoder inputs needs a <mask> token, which the tokenizer lacks", "decoder_mask_rate");
-  if (options_.decoder_mask_rate < 0 || options_.decoder_mask_rate > 1) throw usage_error(fmt::format("decoder_mask_rate is {}, not between 0 and 1", options_.decoder_mask_rate));
+  if (options_.decoder_mask_rate > 0 && ids_.mask < 0)
+    throw usage_error("masking decoder inputs needs a <mask> token, which the tokenizer lacks", "decoder_mask_rate");
+  if (options_.decoder_mask_rate < 0 || options_.decoder_mask_rate > 1)
+    throw usage_error(fmt::format("decoder_mask_rate is {}, not between 0 and 1", options_.decoder_mask_rate));
 }
 
 uint64_t BatchMaker::key(const data::LaneItem& item, int64_t segment, int purpose) const {
@@ -91,7 +103,8 @@ uint64_t BatchMaker::key(const data::LaneItem& item, int64_t segment, int purpos
 std::vector<int32_t> BatchMaker::segment_tokens(const data::LaneItem& item, int64_t segment, Noise noise) const {
   const data::Span& span = spans_[static_cast<size_t>(item.span)];
   const data::Span window = data::segment_of(span, segment, segments_);
-  const auto all = corpus_->tokens(span.document).subspan(static_cast<size_t>(window.begin), static_cast<size_t>(window.size()));
+  const auto all =
+      corpus_->tokens(span.document).subspan(static_cast<size_t>(window.begin), static_cast<size_t>(window.size()));
   std::vector<int32_t> tokens(all.begin(), all.end());
   if (noise == Noise::kTraining && options_.noise_share > 0) {
     // A function of the segment alone: whoever asks for it later asks for what was read.
@@ -99,14 +112,16 @@ std::vector<int32_t> BatchMaker::segment_tokens(const data::LaneItem& item, int6
     if (random.uniform() < options_.noise_share) {
       const double rate = random.uniform();
       for (int32_t& token : tokens) {
-        if (random.uniform() < rate) token = ids_.ordinary[static_cast<size_t>(random.below(static_cast<int64_t>(ids_.ordinary.size())))];
+        if (random.uniform() < rate)
+          token = ids_.ordinary[static_cast<size_t>(random.below(static_cast<int64_t>(ids_.ordinary.size())))];
       }
     }
   }
   return tokens;
 }
 
-std::optional<BatchMaker::Asked> BatchMaker::ask(const data::LaneItem& item, const checkpoint::Task& task, Noise noise) const {
+std::optional<BatchMaker::Asked> BatchMaker::ask(const data::LaneItem& item, const checkpoint::Task& task,
+                                                 Noise noise) const {
   if (item.idle) return std::nullopt;
   if (task.name == "recall") {
     if (item.segment < task.distance) return std::nullopt;
@@ -116,27 +131,36 @@ std::optional<BatchMaker::Asked> BatchMaker::ask(const data::LaneItem& item, con
     if (item.last) return std::nullopt;
     // Inside a document nothing ends with a segment: eos stands for the end of the document alone.
     const data::Span& span = spans_[static_cast<size_t>(item.span)];
-    const bool ends = item.segment + 2 == data::segment_count(span.size(), segments_) && span.end == static_cast<int64_t>(corpus_->tokens(span.document).size());
+    const bool ends = item.segment + 2 == data::segment_count(span.size(), segments_) &&
+                      span.end == static_cast<int64_t>(corpus_->tokens(span.document).size());
     return Asked{segment_tokens(item, item.segment + 1, noise), ends, task.start_id};
   }
   return Asked{segment_tokens(item, item.segment, noise), true, task.start_id};  // denoise, current
 }
 
-std::optional<std::vector<int32_t>> BatchMaker::reference(const data::LaneItem& item, const checkpoint::Task& task) const {
+std::optional<std::vector<int32_t>> BatchMaker::reference(const data::LaneItem& item,
+                                                          const checkpoint::Task& task) const {
   auto asked = ask(item, task, Noise::kNone);
   if (!asked) return std::nullopt;
   return std::move(asked->tokens);
 }
 
-std::vector<int32_t> BatchMaker::encoder_tokens(const data::LaneItem& item, const checkpoint::Task* task, Noise noise) const {
+std::vector<int32_t> BatchMaker::encoder_tokens(const data::LaneItem& item, const checkpoint::Task* task,
+                                                Noise noise) const {
   std::vector<int32_t> tokens = segment_tokens(item, item.segment, noise);
   if (task == nullptr || task->name != "denoise") return tokens;
   Random random(key(item, item.segment, kDenoise));
-  return data::infill(tokens, {.rate = options_.denoise_rate, .span_mean = options_.denoise_span_mean, .mask_id = static_cast<int32_t>(ids_.mask),
-                               .keep = {static_cast<int32_t>(ids_.bos), static_cast<int32_t>(ids_.eos)}, .max_length = segments_.segment}, random);
+  return data::infill(tokens,
+                      {.rate = options_.denoise_rate,
+                       .span_mean = options_.denoise_span_mean,
+                       .mask_id = static_cast<int32_t>(ids_.mask),
+                       .keep = {static_cast<int32_t>(ids_.bos), static_cast<int32_t>(ids_.eos)},
+                       .max_length = segments_.segment},
+                      random);
 }
 
-SegmentBatch BatchMaker::encoder_side(std::vector<data::LaneItem> items, const std::vector<const checkpoint::Task*>& tasks, Noise noise) const {
+SegmentBatch BatchMaker::encoder_side(std::vector<data::LaneItem> items,
+                                      const std::vector<const checkpoint::Task*>& tasks, Noise noise) const {
   SegmentBatch batch;
   const int64_t lanes = static_cast<int64_t>(items.size());
   std::vector<std::vector<int32_t>> rows;
@@ -160,11 +184,13 @@ SegmentBatch BatchMaker::encoder_side(std::vector<data::LaneItem> items, const s
   return batch;
 }
 
-Targets BatchMaker::make_targets(const std::vector<std::optional<Asked>>& asked, const std::vector<data::LaneItem>& items, double mask_rate) const {
+Targets BatchMaker::make_targets(const std::vector<std::optional<Asked>>& asked,
+                                 const std::vector<data::LaneItem>& items, double mask_rate) const {
   Targets targets;
   const int64_t lanes = static_cast<int64_t>(asked.size());
   int64_t longest = 1;
-  for (const auto& one : asked) longest = std::max(longest, one ? static_cast<int64_t>(one->tokens.size()) + (one->eos ? 1 : 0) : 0);
+  for (const auto& one : asked)
+    longest = std::max(longest, one ? static_cast<int64_t>(one->tokens.size()) + (one->eos ? 1 : 0) : 0);
   targets.labels = at::full({lanes, longest}, nn::kIgnore, at::kLong);
   targets.decoder_ids = at::full({lanes, longest}, ids_.pad, at::kLong);
   for (int64_t i = 0; i < lanes; ++i) {
@@ -179,7 +205,9 @@ Targets BatchMaker::make_targets(const std::vector<std::optional<Asked>>& asked,
     targets.count += length;
     inputs[0] = one->start;
     const auto& item = items[static_cast<size_t>(i)];
-    Random random(key(item, item.segment, tasks_.back().name == kAuxiliary && one->start == tasks_.back().start_id ? kMaskAuxiliary : kMaskInputs));
+    Random random(
+        key(item, item.segment,
+            tasks_.back().name == kAuxiliary && one->start == tasks_.back().start_id ? kMaskAuxiliary : kMaskInputs));
     for (int64_t j = 1; j < length; ++j) inputs[j] = random.uniform() < mask_rate ? ids_.mask : labels[j - 1];
   }
   return targets;

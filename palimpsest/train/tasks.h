@@ -17,7 +17,7 @@ namespace palimpsest::train {
 /// Ids that targets and noise need.
 struct SpecialIds {
   int64_t bos = 0, pad = 1, eos = 2;
-  int64_t mask = -1;  ///< -1 where the tokenizer has none: denoising and masking are then usage errors
+  int64_t mask = -1;                   ///< -1 where the tokenizer has none: denoising and masking are then usage errors
   std::vector<int32_t> ordinary = {};  ///< ids that are no special tokens: what noise draws from
   static SpecialIds of(const models::BartConfig& config, const text::Tokenizer* tokenizer);
 };
@@ -30,8 +30,9 @@ struct TaskName {
   static TaskName parse(const std::string& text);
 };
 
-/// Adds a decoder start token per task to the tokenizer where there is more than one thing to ask for (DESIGN section 4):
-/// <recall>, <recall:2>, <next>, <denoise>, and <current> for the auxiliary target. A single task keeps `family_start`.
+/// Adds a decoder start token per task to the tokenizer where there is more than one thing to ask for (DESIGN section
+/// 4): <recall>, <recall:2>, <next>, <denoise>, and <current> for the auxiliary target. A single task keeps
+/// `family_start`.
 std::pair<std::shared_ptr<const text::Tokenizer>, std::vector<checkpoint::Task>> assign_start_tokens(
     std::shared_ptr<const text::Tokenizer> tokenizer, const Weights& tasks, bool auxiliary, int64_t family_start);
 
@@ -61,9 +62,13 @@ struct TaskOptions {
   double denoise_span_mean = 3.0;
   static void fields(auto& o, auto&& field) {
     field("tasks", o.tasks, "what the decoder learns to write, with weights: recall, recall:N, next, denoise");
-    field("decoder_mask_rate", o.decoder_mask_rate, "share of the decoder's input tokens replaced by <mask> in training, so that it must read the memory");
-    field("auxiliary_weight", o.auxiliary_weight, "weight of a second loss: the current segment, given back from the new memory alone");
-    field("noise_share", o.noise_share, "share of training segments in which tokens are replaced by random ones, each at a rate of its own, so that the memory learns to carry tokens and not habits of the text");
+    field("decoder_mask_rate", o.decoder_mask_rate,
+          "share of the decoder's input tokens replaced by <mask> in training, so that it must read the memory");
+    field("auxiliary_weight", o.auxiliary_weight,
+          "weight of a second loss: the current segment, given back from the new memory alone");
+    field("noise_share", o.noise_share,
+          "share of training segments in which tokens are replaced by random ones, each at a rate of its own, so that "
+          "the memory learns to carry tokens and not habits of the text");
     field("denoise_rate", o.denoise_rate, "share of a segment's tokens that denoising removes");
     field("denoise_span_mean", o.denoise_span_mean, "mean length of the spans that denoising removes");
   }
@@ -79,8 +84,8 @@ class BatchMaker {
 
   /// Training: draws each lane's task by weight, masks decoder inputs, mixes in noise, adds auxiliary targets.
   SegmentBatch training(std::vector<data::LaneItem> items) const;
-  /// The first phase: auxiliary targets alone, all decoder inputs masked, and every memory reset. (A memory carried while
-  /// nothing asks for what it holds teaches the slots to erase.)
+  /// The first phase: auxiliary targets alone, all decoder inputs masked, and every memory reset. (A memory carried
+  /// while nothing asks for what it holds teaches the slots to erase.)
   SegmentBatch auxiliary_only(std::vector<data::LaneItem> items) const;
   /// Evaluation: every lane is asked for `task`, nothing is masked. Denoising corrupts as in training.
   SegmentBatch evaluation(std::vector<data::LaneItem> items, const checkpoint::Task& task) const;
@@ -102,8 +107,10 @@ class BatchMaker {
   std::vector<int32_t> segment_tokens(const data::LaneItem& item, int64_t segment, Noise noise) const;
   std::optional<Asked> ask(const data::LaneItem& item, const checkpoint::Task& task, Noise noise) const;
   std::vector<int32_t> encoder_tokens(const data::LaneItem& item, const checkpoint::Task* task, Noise noise) const;
-  Targets make_targets(const std::vector<std::optional<Asked>>& asked, const std::vector<data::LaneItem>& items, double mask_rate) const;
-  SegmentBatch encoder_side(std::vector<data::LaneItem> items, const std::vector<const checkpoint::Task*>& tasks, Noise noise) const;
+  Targets make_targets(const std::vector<std::optional<Asked>>& asked, const std::vector<data::LaneItem>& items,
+                       double mask_rate) const;
+  SegmentBatch encoder_side(std::vector<data::LaneItem> items, const std::vector<const checkpoint::Task*>& tasks,
+                            Noise noise) const;
   uint64_t key(const data::LaneItem& item, int64_t segment, int purpose) const;
 
   std::shared_ptr<const data::Corpus> corpus_;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "palimpsest/train/trainer.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
-
-#include <ATen/CPUGeneratorImpl.h>
 
 #include "palimpsest/checkpoint/safetensors.h"
 #include "palimpsest/core/error.h"
@@ -39,7 +39,9 @@ std::vector<fs::path> checkpoints_of(const std::string& folder) {
   std::error_code code;
   for (const auto& entry : fs::directory_iterator(folder, code)) {
     const std::string name = entry.path().filename().string();
-    if (name.rfind("checkpoint-", 0) == 0 && name.find(".tmp-") == std::string::npos && fs::exists(entry.path() / kState)) found.push_back(entry.path());
+    if (name.rfind("checkpoint-", 0) == 0 && name.find(".tmp-") == std::string::npos &&
+        fs::exists(entry.path() / kState))
+      found.push_back(entry.path());
   }
   std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) { return step_of(a) < step_of(b); });
   return found;
@@ -50,7 +52,9 @@ std::vector<double> step_weights(const std::string& kind, const std::vector<int6
   std::vector<double> weights;
   double total = 0;
   for (size_t t = 0; t < targets.size(); ++t) {
-    double weight = kind == "uniform" ? 1 : kind == "pow2" ? std::ldexp(1.0, static_cast<int>(t)) : static_cast<double>(targets[t]);
+    double weight = kind == "uniform" ? 1
+                    : kind == "pow2"  ? std::ldexp(1.0, static_cast<int>(t))
+                                      : static_cast<double>(targets[t]);
     if (targets[t] == 0) weight = 0;
     weights.push_back(weight);
     total += weight;
@@ -67,16 +71,23 @@ std::string newest_checkpoint(const std::string& run_folder) {
 }
 
 Trainer::Trainer(TrainOptions options, TrainHooks hooks) : options_(std::move(options)), hooks_(std::move(hooks)) {
-  for (const auto& [name, value] : {std::pair{"lanes", options_.lanes}, {"accumulation", options_.accumulation}, {"time_horizon", options_.time_horizon},
-                                    {"max_steps", options_.max_steps}, {"logging_steps", options_.logging_steps}}) {
+  for (const auto& [name, value] : {std::pair{"lanes", options_.lanes},
+                                    {"accumulation", options_.accumulation},
+                                    {"time_horizon", options_.time_horizon},
+                                    {"max_steps", options_.max_steps},
+                                    {"logging_steps", options_.logging_steps}}) {
     check_positive(name, value);
   }
   check_choice("step_weights", options_.step_weights, {"uniform", "pow2", "token"});
+  nn::dtype_of(options_.export_dtype);
   checkpoint::device_named(options_.device);
   check_choice("init", options_.model.init, {"normal", "scaled", "structured"});
   data::check_segments(options_.segments);
-  if (options_.corpus.data.empty()) throw usage_error("no data is given", "data", "name files or folders of text: data = [\"book.txt\"] or --data book.txt");
-  if (options_.auxiliary_steps > 0 && !(options_.tasks.auxiliary_weight > 0)) throw usage_error("auxiliary_steps needs auxiliary_weight > 0");
+  if (options_.corpus.data.empty())
+    throw usage_error("no data is given", "data",
+                      "name files or folders of text: data = [\"book.txt\"] or --data book.txt");
+  if (options_.auxiliary_steps > 0 && !(options_.tasks.auxiliary_weight > 0))
+    throw usage_error("auxiliary_steps needs auxiliary_weight > 0");
   std::error_code code;
   fs::create_directories(options_.output_dir, code);
   if (code) throw input_error(fmt::format("cannot make the folder: {}", code.message()), options_.output_dir);
@@ -87,7 +98,8 @@ Trainer::Trainer(TrainOptions options, TrainHooks hooks) : options_(std::move(op
   if (!checkpoint.empty()) {
     resume_from(checkpoint);
   } else {
-    std::filesystem::remove(fs::path(options_.output_dir) / "metrics.jsonl", code);  // of an earlier run that left no checkpoint
+    std::filesystem::remove(fs::path(options_.output_dir) / "metrics.jsonl",
+                            code);  // of an earlier run that left no checkpoint
   }
 }
 
@@ -95,42 +107,57 @@ Trainer::~Trainer() = default;
 
 void Trainer::prepare_tokenizer_and_corpus() {
   const std::string own = (fs::path(options_.output_dir) / "tokenizer").string();
-  const std::string source = !options_.tokenizer.empty() ? options_.tokenizer : fs::exists(fs::path(own) / "tokenizer.json") && options_.resume ? own : options_.model.model;
+  const std::string source = !options_.tokenizer.empty()                                       ? options_.tokenizer
+                             : fs::exists(fs::path(own) / "tokenizer.json") && options_.resume ? own
+                                                                                               : options_.model.model;
   if (!source.empty()) {
     tokenizer_ = text::Tokenizer::load(source);
   } else {
     // The vocabulary may only be learnt from documents that are trained on, so the split is made first, on bytes.
     spdlog::info("training a vocabulary of {} tokens", options_.new_tokenizer.vocab_size);
-    const data::TokenizeFunction bytes{[](std::string_view text) { return std::vector<int32_t>(text.begin(), text.end()); }, "bytes"};
+    const data::TokenizeFunction bytes{
+        [](std::string_view text) { return std::vector<int32_t>(text.begin(), text.end()); }, "bytes"};
     const auto raw = data::prepare_corpus(options_.corpus, bytes, "");
     const data::Split split = data::split_corpus(*raw, options_.split);
     size_t span = 0;
     int64_t position = 0;
-    tokenizer_ = text::train_tokenizer([&](std::string& line) {
-      line.clear();
-      while (span < split.train.size() && position >= split.train[span].size()) ++span, position = 0;
-      if (span == split.train.size()) return false;
-      const auto tokens = raw->tokens(split.train[span].document).subspan(static_cast<size_t>(split.train[span].begin), static_cast<size_t>(split.train[span].size()));
-      while (position < static_cast<int64_t>(tokens.size())) {
-        line += static_cast<char>(tokens[static_cast<size_t>(position++)]);
-        if (line.back() == '\n') break;
-      }
-      return true;
-    }, options_.new_tokenizer);
+    tokenizer_ = text::train_tokenizer(
+        [&](std::string& line) {
+          line.clear();
+          while (span < split.train.size() && position >= split.train[span].size()) ++span, position = 0;
+          if (span == split.train.size()) return false;
+          const auto tokens =
+              raw->tokens(split.train[span].document)
+                  .subspan(static_cast<size_t>(split.train[span].begin), static_cast<size_t>(split.train[span].size()));
+          while (position < static_cast<int64_t>(tokens.size())) {
+            line += static_cast<char>(tokens[static_cast<size_t>(position++)]);
+            if (line.back() == '\n') break;
+          }
+          return true;
+        },
+        options_.new_tokenizer);
   }
   const int64_t family_start = tokenizer_->id_of("</s>").value_or(2);
-  std::tie(tokenizer_, training_.tasks) = assign_start_tokens(tokenizer_, options_.tasks.tasks, options_.tasks.auxiliary_weight > 0, family_start);
+  std::tie(tokenizer_, training_.tasks) =
+      assign_start_tokens(tokenizer_, options_.tasks.tasks, options_.tasks.auxiliary_weight > 0, family_start);
   training_.segment = options_.segments.segment;
   tokenizer_->save(own);
-  corpus_ = data::prepare_corpus(options_.corpus, *tokenizer_, options_.cache_dir.empty() ? (fs::path(options_.output_dir) / "cache").string() : options_.cache_dir);
+  corpus_ = data::prepare_corpus(
+      options_.corpus, *tokenizer_,
+      options_.cache_dir.empty() ? (fs::path(options_.output_dir) / "cache").string() : options_.cache_dir);
   split_ = data::split_corpus(*corpus_, options_.split);
   spdlog::info("{}", split_.description);
   write_json((fs::path(options_.output_dir) / "split.json").string(), split_names());
   std::string said;
   auto spans = data::cut_for_lanes(split_.train, options_.lanes * options_.accumulation, &said);
   if (!said.empty()) spdlog::info("{}", said);
-  lanes_.emplace(corpus_, spans, data::LaneOptions{.lanes = options_.lanes * options_.accumulation, .segment = options_.segments.segment, .overlap = options_.segments.overlap,
-                                                   .shuffle = true, .seed = random_key(static_cast<uint64_t>(options_.seed), 1), .repeat = true});
+  lanes_.emplace(corpus_, spans,
+                 data::LaneOptions{.lanes = options_.lanes * options_.accumulation,
+                                   .segment = options_.segments.segment,
+                                   .overlap = options_.segments.overlap,
+                                   .shuffle = true,
+                                   .seed = random_key(static_cast<uint64_t>(options_.seed), 1),
+                                   .repeat = true});
 }
 
 Json Trainer::split_names() const {
@@ -139,7 +166,8 @@ Json Trainer::split_names() const {
     names[side] = Json::array();
     for (const data::Span& span : *spans) {
       const bool whole = span.begin == 0 && span.end == static_cast<int64_t>(corpus_->tokens(span.document).size());
-      names[side].push_back(corpus_->name(span.document) + (whole ? "" : fmt::format(" tokens {}-{}", span.begin, span.end)));
+      names[side].push_back(corpus_->name(span.document) +
+                            (whole ? "" : fmt::format(" tokens {}-{}", span.begin, span.end)));
     }
   }
   return names;
@@ -148,10 +176,13 @@ Json Trainer::split_names() const {
 void Trainer::prepare_model() {
   const auto& sizes = options_.model;
   if (!sizes.model.empty()) {
-    auto folder = checkpoint::load_model(sizes.model, {.dtype = at::kFloat, .device = checkpoint::device_named(options_.device)});
+    auto folder =
+        checkpoint::load_model(sizes.model, {.dtype = at::kFloat, .device = checkpoint::device_named(options_.device)});
     model_ = folder.model;
     if (tokenizer_->vocab_size() > folder.config.vocab_size) {
-      throw usage_error(fmt::format("the tokenizer with the tasks' start tokens has {} entries, the model {} rows", tokenizer_->vocab_size(), folder.config.vocab_size), sizes.model,
+      throw usage_error(fmt::format("the tokenizer with the tasks' start tokens has {} entries, the model {} rows",
+                                    tokenizer_->vocab_size(), folder.config.vocab_size),
+                        sizes.model,
                         "train a single task without an auxiliary target, or start from a folder with spare rows");
     }
     // Parameters are views of a file map: training needs memory of its own.
@@ -164,7 +195,8 @@ void Trainer::prepare_model() {
     config.decoder_layers = sizes.decoder_layers;
     config.encoder_attention_heads = config.decoder_attention_heads = sizes.heads;
     config.encoder_ffn_dim = config.decoder_ffn_dim = sizes.ffn_dim;
-    config.max_position_embeddings = sizes.max_position_embeddings > 0 ? sizes.max_position_embeddings : 2 * options_.segments.segment;
+    config.max_position_embeddings =
+        sizes.max_position_embeddings > 0 ? sizes.max_position_embeddings : 2 * options_.segments.segment;
     config.dropout = sizes.dropout;
     config.bos_token_id = tokenizer_->id_of("<s>").value_or(0);
     config.pad_token_id = tokenizer_->id_of("<pad>").value_or(1);
@@ -173,27 +205,38 @@ void Trainer::prepare_model() {
     config.memory = memory::MemoryOptions::parse(sizes.memory);
     config.decoder_sees_memory = sizes.decoder_sees_memory;
     model_ = std::make_shared<models::BartModel>(config);
-    models::BartModel::Init init{.segment = options_.segments.segment, .seed = random_key(static_cast<uint64_t>(options_.seed), 2)};
-    init.style = sizes.init == "normal" ? models::BartModel::Init::kNormal : sizes.init == "scaled" ? models::BartModel::Init::kScaled : models::BartModel::Init::kStructured;
+    models::BartModel::Init init{.segment = options_.segments.segment,
+                                 .seed = random_key(static_cast<uint64_t>(options_.seed), 2)};
+    init.style = sizes.init == "normal"   ? models::BartModel::Init::kNormal
+                 : sizes.init == "scaled" ? models::BartModel::Init::kScaled
+                                          : models::BartModel::Init::kStructured;
     model_->initialize(init);
     model_->to(checkpoint::device_named(options_.device));
   }
   model_->train();
   for (auto& parameter : model_->parameters()) parameter.requires_grad_(true);
   ids_ = SpecialIds::of(model_->config(), tokenizer_.get());
-  maker_.emplace(corpus_, lanes_->spans(), options_.segments, options_.tasks, training_.tasks, ids_, random_key(static_cast<uint64_t>(options_.seed), 3));
+  maker_.emplace(corpus_, lanes_->spans(), options_.segments, options_.tasks, training_.tasks, ids_,
+                 random_key(static_cast<uint64_t>(options_.seed), 3));
   optimizer_.emplace(parameter_groups(*model_), options_.optimizer);
   memory_ = model_->fresh_memory(options_.lanes * options_.accumulation);
 }
 
 EvalData Trainer::held_out() const {
   EvalData data{corpus_, split_.held_out.empty() ? split_.train : split_.held_out, options_.segments};
-  if (data.spans.size() > static_cast<size_t>(options_.eval_documents)) data.spans.resize(static_cast<size_t>(options_.eval_documents));
+  if (data.spans.size() > static_cast<size_t>(options_.eval_documents))
+    data.spans.resize(static_cast<size_t>(options_.eval_documents));
   return data;
 }
 
 BatchMaker Trainer::eval_maker(const EvalData& data) const {
-  return {data.corpus, data.spans, data.segments, options_.tasks, training_.tasks, ids_, random_key(static_cast<uint64_t>(options_.seed), 4)};
+  return {data.corpus,
+          data.spans,
+          data.segments,
+          options_.tasks,
+          training_.tasks,
+          ids_,
+          random_key(static_cast<uint64_t>(options_.seed), 4)};
 }
 
 double Trainer::step() {
@@ -203,8 +246,8 @@ double Trainer::step() {
   const double auxiliary_weight = auxiliary_only ? 1 : options_.tasks.auxiliary_weight;
   const int64_t lanes = options_.lanes;
 
-  // All targets of the optimiser step are counted before anything is computed: losses are averaged over them, whatever the
-  // number of micro-batches (FR-91).
+  // All targets of the optimiser step are counted before anything is computed: losses are averaged over them, whatever
+  // the number of micro-batches (FR-91).
   std::vector<std::vector<SegmentBatch>> rollouts(static_cast<size_t>(options_.accumulation));
   std::vector<int64_t> main_targets, auxiliary_targets;
   int64_t tokens = 0;
@@ -221,7 +264,8 @@ double Trainer::step() {
       rollouts[static_cast<size_t>(a)].push_back(std::move(batch));
     }
   }
-  const auto main_weights = step_weights(options_.step_weights, main_targets), auxiliary_weights = step_weights(options_.step_weights, auxiliary_targets);
+  const auto main_weights = step_weights(options_.step_weights, main_targets),
+             auxiliary_weights = step_weights(options_.step_weights, auxiliary_targets);
 
   optimizer_->zero_grad();
   double main_loss = 0, auxiliary_loss = 0;
@@ -236,11 +280,17 @@ double Trainer::step() {
     for (size_t t = 0; t < static_cast<size_t>(horizon); ++t) {
       const SegmentBatch& batch = rollouts[static_cast<size_t>(a)][t];
       const auto device = model_->shared->weight.device();
-      const models::EncoderOutput encoded = model_->encode({.ids = batch.ids.to(device), .mask = batch.mask.defined() ? batch.mask.to(device) : batch.mask, .memory = memory, .reset = batch.reset.to(device)});
+      const models::EncoderOutput encoded =
+          model_->encode({.ids = batch.ids.to(device),
+                          .mask = batch.mask.defined() ? batch.mask.to(device) : batch.mask,
+                          .memory = memory,
+                          .reset = batch.reset.to(device)});
       memory = encoded.memory;
-      const auto loss_of = [&](const Targets& targets, const models::EncoderOutput& context, double weight, int64_t all, double* sum) {
+      const auto loss_of = [&](const Targets& targets, const models::EncoderOutput& context, double weight, int64_t all,
+                               double* sum) {
         if (targets.count == 0) return;
-        const auto loss = nn::target_loss(model_->logits(model_->decode(targets.decoder_ids.to(device), {}, context)), targets.labels.to(device));
+        const auto loss = nn::target_loss(model_->logits(model_->decode(targets.decoder_ids.to(device), {}, context)),
+                                          targets.labels.to(device));
         const at::Tensor part = loss.nll * (weight / static_cast<double>(all));
         *sum += part.item<double>();
         add(part);
@@ -267,10 +317,14 @@ double Trainer::step() {
   tokens_seen_ += tokens;
 
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-  metrics_ = {{"step", step_}, {"epoch", lanes_->progress()}, {"loss", main_loss}, {"auxiliary_loss", auxiliary_loss}, {"learning_rate", rate}, {"grad_norm", norm}};
+  metrics_ = {{"step", step_},         {"epoch", lanes_->progress()},
+              {"loss", main_loss},     {"auxiliary_loss", auxiliary_loss},
+              {"learning_rate", rate}, {"grad_norm", norm}};
   if (!memory_gradients.empty()) {  // ALGORITHMS 3.5: small while the memory is not used, rising when it starts to be
     const at::Tensor gradient = at::cat(memory_gradients);
-    metrics_["memory_gradient"] = {{"log_std", std::log(std::max(1e-300, gradient.std().item<double>()))}, {"max", gradient.max().item<double>()}, {"norm", gradient.norm().item<double>()}};
+    metrics_["memory_gradient"] = {{"log_std", std::log(std::max(1e-300, gradient.std().item<double>()))},
+                                   {"max", gradient.max().item<double>()},
+                                   {"norm", gradient.norm().item<double>()}};
   }
   metrics_["tokens_seen"] = tokens_seen_;
   metrics_["tokens_per_second"] = static_cast<double>(tokens) / seconds;
@@ -285,10 +339,15 @@ Json Trainer::evaluate() {
   Json line = {{"step", step_}};
   for (const auto& task : training_.tasks) {
     if (task.name == "current") continue;
-    const WalkOptions walk{.carry = Carry::kKeep, .batch = 64, .max_segments = options_.eval_segments + task.distance, .stop = hooks_.interrupted};
+    const WalkOptions walk{.carry = Carry::kKeep,
+                           .batch = 64,
+                           .max_segments = options_.eval_segments + task.distance,
+                           .stop = hooks_.interrupted};
     const LossReport loss = evaluate_loss(*model_, data, maker, task, nullptr, walk);
-    Json entry = {{"loss", loss.total.targets > 0 ? loss.total.nll / static_cast<double>(loss.total.targets) : 0}, {"targets", loss.total.targets}};
-    if (task.name == "recall") entry["recovered"] = evaluate_recall(*model_, data, maker, task, ids_, nullptr, walk).share();
+    Json entry = {{"loss", loss.total.targets > 0 ? loss.total.nll / static_cast<double>(loss.total.targets) : 0},
+                  {"targets", loss.total.targets}};
+    if (task.name == "recall")
+      entry["recovered"] = evaluate_recall(*model_, data, maker, task, ids_, nullptr, walk).share();
     line["eval"][task.text()] = entry;
   }
   model_->train();
@@ -305,7 +364,8 @@ Json Trainer::run() {
   const auto started = std::chrono::steady_clock::now();
   const int64_t first = step_;
   write_file_atomically((fs::path(options_.output_dir) / "options.toml").string(), options_to_toml(options_));
-  for (const auto& group : parameter_groups(*model_)) spdlog::info("{:<36} {:>12} parameters", group.name, format_count(group.count()));
+  for (const auto& group : parameter_groups(*model_))
+    spdlog::info("{:<36} {:>12} parameters", group.name, format_count(group.count()));
   spdlog::info("{:<36} {:>12} parameters in all", "", format_count(nn::parameter_count(*model_)));
   bool stopped = false;
   {
@@ -321,7 +381,8 @@ Json Trainer::run() {
         write_metrics(metrics_);
       }
       if (hooks_.on_step) hooks_.on_step(step_, log ? metrics_ : Json());
-      progress.update(step_, fmt::format("{} {:.3f}, {:.0f} tokens/s", auxiliary ? "auxiliary loss" : "loss", shown_loss, metrics_["tokens_per_second"].get<double>()));
+      progress.update(step_, fmt::format("{} {:.3f}, {:.0f} tokens/s", auxiliary ? "auxiliary loss" : "loss",
+                                         shown_loss, metrics_["tokens_per_second"].get<double>()));
       if (step_ == options_.auxiliary_steps) shown_loss = 0;
       if (options_.eval_steps > 0 && step_ % options_.eval_steps == 0 && step_ > options_.auxiliary_steps) {
         const Json line = evaluate();
@@ -337,6 +398,7 @@ Json Trainer::run() {
     }
   }
   const std::string path = save();
+  if (!stopped && !options_.export_dir.empty()) export_model();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   const ResidentBytes resident = resident_bytes();
   return {{"checkpoint", path},
@@ -349,6 +411,14 @@ Json Trainer::run() {
           {"peak_bytes", resident.peak},
           {"parameters", nn::parameter_count(*model_)},
           {"state_bytes_per_lane", memory_.slots.defined() ? memory_.bytes() / memory_.slots.size(0) : 0}};
+}
+
+void Trainer::export_model() const {
+  write_folder_atomically(options_.export_dir, [&](const std::string& folder) {
+    checkpoint::save_model(folder, *model_, training_, tokenizer_.get(), nn::dtype_of(options_.export_dtype));
+    write_json((fs::path(folder) / "split.json").string(), split_names());
+  });
+  spdlog::info("exported to {}", options_.export_dir);
 }
 
 std::string Trainer::save() {
@@ -380,23 +450,28 @@ void Trainer::resume_from(const std::string& path) {
   const std::string state_path = (fs::path(path) / kState).string();
   const Json state = read_json(state_path);
   const Json now = options_to_json(options_);
-  static const std::vector<std::string> kFree = {"max_steps", "output_dir", "cache_dir", "resume", "logging_steps", "eval_steps", "eval_segments",
-                                                 "eval_documents", "save_steps", "save_total_limit", "tokenizer", "model"};
+  static const std::vector<std::string> kFree = {
+      "max_steps",  "output_dir",    "cache_dir",      "export_dir", "export_dtype",     "resume",    "logging_steps",
+      "eval_steps", "eval_segments", "eval_documents", "save_steps", "save_total_limit", "tokenizer", "model"};
   if (state.contains("options")) {
     for (const auto& [key, value] : state.at("options").items()) {
-      if (std::find(kFree.begin(), kFree.end(), key) != kFree.end() || !now.contains(key) || now.at(key) == value) continue;
+      if (std::find(kFree.begin(), kFree.end(), key) != kFree.end() || !now.contains(key) || now.at(key) == value)
+        continue;
       spdlog::warn("warning: {} was {} when the run was started and is {} now", key, value.dump(), now.at(key).dump());
     }
   }
   if (const int64_t threads = json_int(state, "threads", state_path); threads != thread_count()) {
-    spdlog::warn("warning: the checkpoint was made with {} threads, now there are {}: the run goes on, but not bit for bit", threads, thread_count());
+    spdlog::warn(
+        "warning: the checkpoint was made with {} threads, now there are {}: the run goes on, but not bit for bit",
+        threads, thread_count());
   }
   {
     const at::NoGradGuard no_grad;
     const auto tensors = checkpoint::TensorSet::open(path);
     std::map<std::string, at::Tensor> given;
     for (const auto& name : tensors.names()) given[name] = tensors.tensor(name).clone();
-    checkpoint::fill_model(*model_, given, path, {.dtype = at::kFloat, .device = checkpoint::device_named(options_.device)});
+    checkpoint::fill_model(*model_, given, path,
+                           {.dtype = at::kFloat, .device = checkpoint::device_named(options_.device)});
   }
   const auto file = checkpoint::Safetensors::open((fs::path(path) / kOptimizer).string());
   std::vector<std::pair<std::string, at::Tensor>> tensors;
@@ -422,9 +497,13 @@ void Trainer::resume_from(const std::string& path) {
 }
 
 std::string Trainer::describe(int64_t items) const {
-  std::string text = fmt::format("vocabulary: {} tokens; corpus: {} documents, {} tokens\n", tokenizer_->vocab_size(), corpus_->documents(), format_count(corpus_->total_tokens()));
-  for (const auto& group : parameter_groups(*model_)) text += fmt::format("{}: {} parameters\n", group.name, format_count(group.count()));
-  if (model_->memory) text += fmt::format("memory: {}, {} a lane\n", model_->config().memory.text(), format_bytes(memory_.bytes() / memory_.slots.size(0)));
+  std::string text = fmt::format("vocabulary: {} tokens; corpus: {} documents, {} tokens\n", tokenizer_->vocab_size(),
+                                 corpus_->documents(), format_count(corpus_->total_tokens()));
+  for (const auto& group : parameter_groups(*model_))
+    text += fmt::format("{}: {} parameters\n", group.name, format_count(group.count()));
+  if (model_->memory)
+    text += fmt::format("memory: {}, {} a lane\n", model_->config().memory.text(),
+                        format_bytes(memory_.bytes() / memory_.slots.size(0)));
   const auto show = [&](const at::Tensor& row) {
     std::string line;
     for (int64_t i = 0; i < row.numel(); ++i) {
@@ -437,9 +516,14 @@ std::string Trainer::describe(int64_t items) const {
   data::Lanes lanes = *lanes_;
   for (int64_t step = 0; step < items; ++step) {
     const SegmentBatch batch = maker_->training(lanes.next());
-    text += fmt::format("step {}, lane 0: {}, segment {}{}\n  encoder reads {}\n", step, corpus_->name(batch.items[0].document), batch.items[0].segment, batch.items[0].reset ? ", reset" : "", show(batch.ids[0]));
-    text += fmt::format("  decoder reads {}\n  decoder writes {}\n", show(batch.main.decoder_ids[0]), show(batch.main.labels[0]));
-    if (batch.auxiliary.labels.defined()) text += fmt::format("  auxiliary reads {}\n  auxiliary writes {}\n", show(batch.auxiliary.decoder_ids[0]), show(batch.auxiliary.labels[0]));
+    text += fmt::format("step {}, lane 0: {}, segment {}{}\n  encoder reads {}\n", step,
+                        corpus_->name(batch.items[0].document), batch.items[0].segment,
+                        batch.items[0].reset ? ", reset" : "", show(batch.ids[0]));
+    text += fmt::format("  decoder reads {}\n  decoder writes {}\n", show(batch.main.decoder_ids[0]),
+                        show(batch.main.labels[0]));
+    if (batch.auxiliary.labels.defined())
+      text += fmt::format("  auxiliary reads {}\n  auxiliary writes {}\n", show(batch.auxiliary.decoder_ids[0]),
+                          show(batch.auxiliary.labels[0]));
   }
   return text;
 }

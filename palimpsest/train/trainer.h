@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training through the memory: truncated back-propagation over `time_horizon` segments of stateful lanes (ALGORITHMS 3.5),
-// checkpoints that hold everything, metrics as JSON lines.
+// Training through the memory: truncated back-propagation over `time_horizon` segments of stateful lanes
+// (ALGORITHMS 3.5), checkpoints that hold everything, metrics as JSON lines.
 #pragma once
 
 #include <functional>
@@ -33,7 +33,8 @@ struct ModelOptions {
     field("decoder_layers", o.decoder_layers, "decoder layers");
     field("max_position_embeddings", o.max_position_embeddings, "rows of the position tables; 0: twice the segment");
     field("dropout", o.dropout, "dropout in training");
-    field("decoder_sees_memory", o.decoder_sees_memory, "the decoder attends to [memory; tokens], else to the tokens alone");
+    field("decoder_sees_memory", o.decoder_sees_memory,
+          "the decoder attends to [memory; tokens], else to the tokens alone");
     field("init", o.init, "normal (N(0, 0.02)) | scaled (N(0, 1/fan-in)) | structured (see docs/training.md)");
   }
 };
@@ -53,23 +54,29 @@ struct TrainOptions {
   std::string device = "cpu";
   int64_t seed = 0;
   std::string output_dir = "runs/latest";
-  int64_t logging_steps = 20, eval_steps = 200, eval_segments = 4, eval_documents = 32, save_steps = 500, save_total_limit = 2;
-  std::string cache_dir;
+  int64_t logging_steps = 20, eval_steps = 200, eval_segments = 4, eval_documents = 32, save_steps = 500,
+          save_total_limit = 2;
+  std::string cache_dir, export_dir, export_dtype = "float32";
   bool resume = true;
   static void fields(auto& o, auto&& field) {
     field("corpus", o.corpus, "");
     field("split", o.split, "");
-    field("tokenizer", o.tokenizer, "tokenizer.json or folder; empty: the model's, or one trained on the training documents");
+    field("tokenizer", o.tokenizer,
+          "tokenizer.json or folder; empty: the model's, or one trained on the training documents");
     field("new_tokenizer", o.new_tokenizer, "");
     field("model_options", o.model, "");
     field("segments", o.segments, "");
     field("task_options", o.tasks, "");
     field("lanes", o.lanes, "documents read side by side in one micro-batch");
-    field("accumulation", o.accumulation, "micro-batches of one optimiser step; lanes * accumulation documents are read side by side");
+    field("accumulation", o.accumulation,
+          "micro-batches of one optimiser step; lanes * accumulation documents are read side by side");
     field("time_horizon", o.time_horizon, "segments that gradients flow back through");
     field("max_steps", o.max_steps, "optimiser steps");
-    field("auxiliary_steps", o.auxiliary_steps, "first steps that train the auxiliary target alone, at horizon 1: reading and writing come before remembering");
-    field("step_weights", o.step_weights, "weight of each step of a horizon: uniform | pow2 (the authors') | token (all targets alike)");
+    field(
+        "auxiliary_steps", o.auxiliary_steps,
+        "first steps that train the auxiliary target alone, at horizon 1: reading and writing come before remembering");
+    field("step_weights", o.step_weights,
+          "weight of each step of a horizon: uniform | pow2 (the authors') | token (all targets alike)");
     field("optimizer", o.optimizer, "");
     field("device", o.device, "cpu | cuda");
     field("seed", o.seed, "of everything random");
@@ -81,6 +88,9 @@ struct TrainOptions {
     field("save_steps", o.save_steps, "optimiser steps between two checkpoints; 0: at the end only");
     field("save_total_limit", o.save_total_limit, "checkpoints that are kept");
     field("cache_dir", o.cache_dir, "where token ids are cached; empty: OUTPUT_DIR/cache");
+    field("export_dir", o.export_dir,
+          "where a model folder without training state is written at the end; empty: nowhere");
+    field("export_dtype", o.export_dtype, "of its weights: float32 | bfloat16 | float16");
     field("resume", o.resume, "go on from the newest checkpoint in output_dir");
   }
 };
@@ -127,6 +137,7 @@ class Trainer {
  private:
   void prepare_tokenizer_and_corpus();
   void prepare_model();
+  void export_model() const;
   Json split_names() const;  ///< what split.json holds
   void resume_from(const std::string& checkpoint);
   Json evaluate();

@@ -20,7 +20,9 @@ struct Sizes {
   int64_t batch, heads, queries, keys, width;
 };
 
-at::Tensor leaf(at::IntArrayRef shape, uint64_t seed, at::ScalarType dtype) { return randn(shape, seed, dtype).requires_grad_(true); }
+at::Tensor leaf(at::IntArrayRef shape, uint64_t seed, at::ScalarType dtype) {
+  return randn(shape, seed, dtype).requires_grad_(true);
+}
 
 /// Two dense key sets and, where there are as many keys as queries, each query's own key.
 struct Case {
@@ -39,7 +41,9 @@ Case make_case(const Sizes& s, at::ScalarType dtype, const at::Tensor& mask, boo
   made.parts.push_back(dense_part(q, k, v, {.key_mask = mask, .causal = causal}));
   const at::Tensor k2 = add({s.batch, s.heads, 3, s.width}), v2 = add({s.batch, s.heads, 3, s.width});
   made.parts.push_back(dense_part(q, k2, v2));
-  if (with_self) made.parts.push_back(self_part(q, add({s.batch, s.heads, s.queries, s.width}), add({s.batch, s.heads, s.queries, s.width})));
+  if (with_self)
+    made.parts.push_back(
+        self_part(q, add({s.batch, s.heads, s.queries, s.width}), add({s.batch, s.heads, s.queries, s.width})));
   return made;
 }
 
@@ -48,7 +52,8 @@ std::vector<at::Tensor> gradients(const at::Tensor& out, const std::vector<at::T
   const at::Tensor weights = randn(out.sizes(), 99, out.scalar_type());
   (out * weights).sum().backward();
   std::vector<at::Tensor> grads;
-  for (const auto& tensor : leaves) grads.push_back(tensor.grad().defined() ? tensor.grad().clone() : at::zeros_like(tensor));
+  for (const auto& tensor : leaves)
+    grads.push_back(tensor.grad().defined() ? tensor.grad().clone() : at::zeros_like(tensor));
   return grads;
 }
 
@@ -56,7 +61,8 @@ void expect_twins_agree(const Case& made, double tolerance, const std::string& w
   const at::Tensor fast = attend(made.parts), plain = attend_plain(made.parts);
   expect_close(fast, plain, tolerance, what + " out");
   const auto fast_grads = gradients(fast, made.leaves), plain_grads = gradients(plain, made.leaves);
-  for (size_t i = 0; i < fast_grads.size(); ++i) expect_close(fast_grads[i], plain_grads[i], 4 * tolerance, fmt::format("{} gradient {}", what, i));
+  for (size_t i = 0; i < fast_grads.size(); ++i)
+    expect_close(fast_grads[i], plain_grads[i], 4 * tolerance, fmt::format("{} gradient {}", what, i));
   const at::NoGradGuard no_grad;
   expect_close(attend(made.parts), fast, tolerance, what + " without a graph");
 }
@@ -64,13 +70,19 @@ void expect_twins_agree(const Case& made, double tolerance, const std::string& w
 TEST(Attend, EqualsThePlainTwinForwardAndBackwardAtOddSizes) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
     const double tolerance = dtype == at::kDouble ? 1e-10 : 2e-5;
-    for (const Sizes s : {Sizes{1, 1, 1, 1, 4}, {2, 3, 5, 7, 8}, {1, 2, 63, 63, 16}, {2, 1, 1, 130, 8}, {1, 2, 33, 1000, 8}, {3, 2, 17, 97, 5}}) {
+    for (const Sizes s : {Sizes{1, 1, 1, 1, 4},
+                          {2, 3, 5, 7, 8},
+                          {1, 2, 63, 63, 16},
+                          {2, 1, 1, 130, 8},
+                          {1, 2, 33, 1000, 8},
+                          {3, 2, 17, 97, 5}}) {
       for (const bool causal : {false, true}) {
         for (const bool masked : {false, true}) {
           at::Tensor mask;
           if (masked) mask = randn({s.batch, s.keys}, 5, at::kDouble).gt(-0.3);
           expect_twins_agree(make_case(s, dtype, mask, causal, true), tolerance,
-                             fmt::format("L {} S {} causal {} masked {} {}", s.queries, s.keys, causal, masked, dtype == at::kDouble ? "f64" : "f32"));
+                             fmt::format("L {} S {} causal {} masked {} {}", s.queries, s.keys, causal, masked,
+                                         dtype == at::kDouble ? "f64" : "f32"));
         }
       }
     }
@@ -93,7 +105,8 @@ TEST(Attend, EqualsFiniteDifferencesInFloat64) {
       flat[j] = old - kStep;
       const double below = value().item<double>();
       flat[j] = old;
-      EXPECT_NEAR(grads[i].view({-1})[j].item<double>(), (above - below) / (2 * kStep), 1e-8) << "leaf " << i << " entry " << j;
+      EXPECT_NEAR(grads[i].view({-1})[j].item<double>(), (above - below) / (2 * kStep), 1e-8)
+          << "leaf " << i << " entry " << j;
     }
   }
 }
@@ -102,7 +115,8 @@ TEST(Attend, SplittingTheKeysChangesNothing) {  // G8
   const at::Tensor q = randn({2, 3, 9, 8}, 1), k = randn({2, 3, 14, 8}, 2), v = randn({2, 3, 14, 8}, 3);
   const at::Tensor whole = attend({dense_part(q, k, v)});
   for (const int64_t cut : {0, 1, 6, 14}) {
-    const at::Tensor merged = attend({dense_part(q, k.narrow(2, 0, cut), v.narrow(2, 0, cut)), dense_part(q, k.narrow(2, cut, 14 - cut), v.narrow(2, cut, 14 - cut))});
+    const at::Tensor merged = attend({dense_part(q, k.narrow(2, 0, cut), v.narrow(2, 0, cut)),
+                                      dense_part(q, k.narrow(2, cut, 14 - cut), v.narrow(2, cut, 14 - cut))});
     expect_close(merged, whole, 1e-12, fmt::format("cut at {}", cut));
   }
 }
@@ -110,7 +124,8 @@ TEST(Attend, SplittingTheKeysChangesNothing) {  // G8
 TEST(Attend, RowsThatSeeNothingAreZeroWithoutNaN) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
     for (const int64_t keys : {5, 200}) {
-      const at::Tensor q = leaf({2, 2, 4, 8}, 1, dtype), k = leaf({2, 2, keys, 8}, 2, dtype), v = leaf({2, 2, keys, 8}, 3, dtype);
+      const at::Tensor q = leaf({2, 2, 4, 8}, 1, dtype), k = leaf({2, 2, keys, 8}, 2, dtype),
+                       v = leaf({2, 2, keys, 8}, 3, dtype);
       at::Tensor mask = at::ones({2, keys}, at::kBool);
       mask[1].fill_(false);
       const auto part = dense_part(q, k, v, {.key_mask = mask});
@@ -131,7 +146,8 @@ TEST(Attend, RowsThatSeeNothingAreZeroWithoutNaN) {
 TEST(Attend, HasNoTroubleWithEmptyAxes) {
   for (const int64_t queries : {0, 3}) {
     for (const int64_t keys : {0, 4}) {
-      const at::Tensor q = leaf({2, 2, queries, 8}, 1, at::kFloat), k = leaf({2, 2, keys, 8}, 2, at::kFloat), v = leaf({2, 2, keys, 8}, 3, at::kFloat);
+      const at::Tensor q = leaf({2, 2, queries, 8}, 1, at::kFloat), k = leaf({2, 2, keys, 8}, 2, at::kFloat),
+                       v = leaf({2, 2, keys, 8}, 3, at::kFloat);
       const at::Tensor out = attend({dense_part(q, k, v)});
       EXPECT_EQ(out.sizes(), q.sizes());
       if (keys == 0 && queries > 0) EXPECT_EQ(out.abs().max().item<double>(), 0.0);
@@ -159,21 +175,25 @@ TEST(Attend, HiddenKeysMayHoldAnything) {  // FR-40
 }
 
 TEST(Attend, TakesTensorsWhoseLastAxisIsStrided) {
-  const at::Tensor q = randn({1, 2, 8, 4}, 1).transpose(2, 3), k = randn({1, 2, 8, 120}, 2).transpose(2, 3), v = randn({1, 2, 8, 120}, 3).transpose(2, 3);
-  expect_close(attend({dense_part(q, k, v)}), attend({dense_part(q.contiguous(), k.contiguous(), v.contiguous())}), 1e-12, "strided");
+  const at::Tensor q = randn({1, 2, 8, 4}, 1).transpose(2, 3), k = randn({1, 2, 8, 120}, 2).transpose(2, 3),
+                   v = randn({1, 2, 8, 120}, 3).transpose(2, 3);
+  expect_close(attend({dense_part(q, k, v)}), attend({dense_part(q.contiguous(), k.contiguous(), v.contiguous())}),
+               1e-12, "strided");
 }
 
 TEST(Attend, CausalQueriesAreAlignedToTheLastKey) {
   // Decoding continues a sequence: with 6 keys and 2 queries the first query sees 5 keys, the second all 6.
   const at::Tensor q = randn({1, 1, 2, 4}, 1), k = randn({1, 1, 6, 4}, 2), v = randn({1, 1, 6, 4}, 3);
   const at::Tensor out = attend({dense_part(q, k, v, {.causal = true})});
-  expect_close(out.narrow(2, 0, 1), attend({dense_part(q.narrow(2, 0, 1), k.narrow(2, 0, 5), v.narrow(2, 0, 5))}), 1e-12, "first");
+  expect_close(out.narrow(2, 0, 1), attend({dense_part(q.narrow(2, 0, 1), k.narrow(2, 0, 5), v.narrow(2, 0, 5))}),
+               1e-12, "first");
   expect_close(out.narrow(2, 1, 1), attend({dense_part(q.narrow(2, 1, 1), k, v)}), 1e-12, "second");
 }
 
 TEST(Attend, UsesTheScaleItIsGiven) {
   const at::Tensor q = randn({1, 1, 3, 4}, 1), k = randn({1, 1, 130, 4}, 2), v = randn({1, 1, 130, 4}, 3);
-  expect_close(attend({dense_part(q, k, v)}, {.scale = 0.25}), attend({dense_part(q * 0.5, k, v)}, {.scale = 0.5}), 1e-12, "scale");
+  expect_close(attend({dense_part(q, k, v)}, {.scale = 0.25}), attend({dense_part(q * 0.5, k, v)}, {.scale = 0.5}),
+               1e-12, "scale");
 }
 
 TEST(Attend, WeightsSumToOneOrZero) {
@@ -187,7 +207,8 @@ TEST(Attend, WeightsSumToOneOrZero) {
 
 TEST(Attend, DropoutTakesThePlainTwinAndKeepsTheMean) {
   at::manual_seed(3);
-  const at::Tensor q = randn({1, 1, 1, 4}, 1), k = at::zeros({1, 1, 64, 4}, at::kDouble), v = at::ones({1, 1, 64, 4}, at::kDouble);
+  const at::Tensor q = randn({1, 1, 1, 4}, 1), k = at::zeros({1, 1, 64, 4}, at::kDouble),
+                   v = at::ones({1, 1, 64, 4}, at::kDouble);
   double total = 0;
   for (int i = 0; i < 200; ++i) total += attend({dense_part(q, k, v)}, {.dropout = 0.5}).mean().item<double>();
   EXPECT_NEAR(total / 200, 1.0, 0.05);

@@ -68,10 +68,14 @@ TEST(ModelFolder, UsesTheNamesOfHuggingFaceAndOfTheAuthors) {
   EXPECT_EQ(file_name_of("shared.weight"), "model.shared.weight");
   EXPECT_EQ(file_name_of("encoder_embeddings.embed_positions.weight"), "model.encoder.embed_positions.weight");
   EXPECT_EQ(file_name_of("decoder_embeddings.layernorm_embedding.bias"), "model.decoder.layernorm_embedding.bias");
-  EXPECT_EQ(file_name_of("encoder_layers_11.self_attn.q_proj.weight"), "model.encoder.layers.11.self_attn.q_proj.weight");
-  EXPECT_EQ(file_name_of("decoder_layers_0.encoder_attn.out_proj.bias"), "model.decoder.layers.0.encoder_attn.out_proj.bias");
-  EXPECT_EQ(file_name_of("memory.layers_1.self_attn.k_proj.weight"), "model.encoder.layers.1.self_attn.mem_k_proj.weight");
-  EXPECT_EQ(file_name_of("memory.layers_1.self_attn_layer_norm.weight"), "model.encoder.layers.1.mem_self_attn_layer_norm.weight");
+  EXPECT_EQ(file_name_of("encoder_layers_11.self_attn.q_proj.weight"),
+            "model.encoder.layers.11.self_attn.q_proj.weight");
+  EXPECT_EQ(file_name_of("decoder_layers_0.encoder_attn.out_proj.bias"),
+            "model.decoder.layers.0.encoder_attn.out_proj.bias");
+  EXPECT_EQ(file_name_of("memory.layers_1.self_attn.k_proj.weight"),
+            "model.encoder.layers.1.self_attn.mem_k_proj.weight");
+  EXPECT_EQ(file_name_of("memory.layers_1.self_attn_layer_norm.weight"),
+            "model.encoder.layers.1.mem_self_attn_layer_norm.weight");
   EXPECT_EQ(file_name_of("memory.layers_0.fc2.bias"), "model.encoder.layers.0.mem_fc2.bias");
   EXPECT_EQ(file_name_of("memory.memory_gate_net.dense2.bias"), "model.encoder.memory_gate_net.dense2.bias");
   EXPECT_EQ(file_name_of("memory.memory_bias"), "model.encoder.memory_bias");
@@ -82,11 +86,14 @@ TEST(ModelFolder, ListsAllThatIsMissingUnexpectedAndMisshapen) {  // FR-30
   const test::TemporaryFolder folder;
   save_model(folder.path(), *make_model("membart:3"), {}, nullptr);
   Tensors tensors = tensors_of(folder.path());
-  std::erase_if(tensors, [](const auto& entry) { return entry.first == "model.encoder.memory_bias" || entry.first == "model.decoder.layers.1.fc1.bias"; });
+  std::erase_if(tensors, [](const auto& entry) {
+    return entry.first == "model.encoder.memory_bias" || entry.first == "model.decoder.layers.1.fc1.bias";
+  });
   tensors.emplace_back("model.encoder.extra", at::zeros({2}));
   save_safetensors(folder.path("model.safetensors"), tensors);
   const std::string message = error_of(folder.path());
-  for (const char* part : {"2 missing tensors", "model.encoder.memory_bias", "model.decoder.layers.1.fc1.bias", "1 unexpected tensor", "model.encoder.extra", "--allow-missing"}) {
+  for (const char* part : {"2 missing tensors", "model.encoder.memory_bias", "model.decoder.layers.1.fc1.bias",
+                           "1 unexpected tensor", "model.encoder.extra", "--allow-missing"}) {
     EXPECT_NE(message.find(part), std::string::npos) << part << " in " << message;
   }
   EXPECT_EQ(error_of(folder.path(), {.allow_missing = true, .seed = 3}), "");
@@ -94,7 +101,9 @@ TEST(ModelFolder, ListsAllThatIsMissingUnexpectedAndMisshapen) {  // FR-30
     if (name == "model.encoder.layers.0.fc1.weight") tensor = at::zeros({12, 9});
   }
   save_safetensors(folder.path("model.safetensors"), tensors);
-  EXPECT_NE(error_of(folder.path(), {.allow_missing = true}).find("model.encoder.layers.0.fc1.weight is [12, 9], expected [12, 8]"), std::string::npos);
+  EXPECT_NE(error_of(folder.path(), {.allow_missing = true})
+                .find("model.encoder.layers.0.fc1.weight is [12, 9], expected [12, 8]"),
+            std::string::npos);
 }
 
 TEST(ModelFolder, FindsTheTiedEmbeddingUnderAnyOfItsNames) {  // FR-27
@@ -103,9 +112,10 @@ TEST(ModelFolder, FindsTheTiedEmbeddingUnderAnyOfItsNames) {  // FR-27
   save_model(folder.path(), *model, {}, nullptr);
   const Tensors tensors = tensors_of(folder.path());
   for (const std::vector<std::string>& names : {std::vector<std::string>{"model.shared.weight"},
-                                               {"model.encoder.embed_tokens.weight"},
-                                               {"model.decoder.embed_tokens.weight"},
-                                               {"lm_head.weight", "model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight", "model.shared.weight"}}) {
+                                                {"model.encoder.embed_tokens.weight"},
+                                                {"model.decoder.embed_tokens.weight"},
+                                                {"lm_head.weight", "model.decoder.embed_tokens.weight",
+                                                 "model.encoder.embed_tokens.weight", "model.shared.weight"}}) {
     Tensors variant;
     for (const auto& [name, tensor] : tensors) {
       if (name != "model.shared.weight") variant.emplace_back(name, tensor);
@@ -121,7 +131,8 @@ TEST(ModelFolder, ReadsNamesWithoutThePrefix) {
   const auto model = make_model("membart:2");
   save_model(folder.path(), *model, {}, nullptr);
   Tensors bare;
-  for (const auto& [name, tensor] : tensors_of(folder.path())) bare.emplace_back(name.rfind("model.", 0) == 0 ? name.substr(6) : name, tensor);
+  for (const auto& [name, tensor] : tensors_of(folder.path()))
+    bare.emplace_back(name.rfind("model.", 0) == 0 ? name.substr(6) : name, tensor);
   save_safetensors(folder.path("model.safetensors"), bare);
   test::expect_identical(load_model(folder.path()).model->memory->memory_bias, model->memory->memory_bias, "v_b");
 }

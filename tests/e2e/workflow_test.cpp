@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program from outside: train, resume, evaluate, stream, generate, and what it says to bad input.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "palimpsest/core/files.h"
 #include "palimpsest/core/json.h"
@@ -16,9 +16,9 @@
 namespace palimpsest {
 namespace {
 
+using test::run_program;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using test::run_program;
 
 Json last_json(const std::string& out) {
   std::stringstream lines(out);
@@ -48,10 +48,12 @@ class Workflow : public ::testing::Test {
   static void SetUpTestSuite() {
     folder_ = new test::TemporaryFolder();
     write_text(folder_->path("text.txt"), 40, 1);
-    write_file_atomically(folder_->path("recipe.toml"),
-                          "vocab_size = 300\nmemory = \"membart:4\"\nd_model = 16\nheads = 2\nffn_dim = 24\nencoder_layers = 1\ndecoder_layers = 1\n"
-                          "segment = 8\nlanes = 4\ntime_horizon = 2\nmax_steps = 6\neval_steps = 3\ndocument = \"line\"\n"
-                          "tasks = {recall = 0.5, next = 0.5}\nauxiliary_weight = 0.5\ndecoder_mask_rate = 0.3\n");
+    write_file_atomically(
+        folder_->path("recipe.toml"),
+        "vocab_size = 300\nmemory = \"membart:4\"\nd_model = 16\nheads = 2\nffn_dim = 24\nencoder_layers = "
+        "1\ndecoder_layers = 1\n"
+        "segment = 8\nlanes = 4\ntime_horizon = 2\nmax_steps = 6\neval_steps = 3\ndocument = \"line\"\n"
+        "tasks = {recall = 0.5, next = 0.5}\nauxiliary_weight = 0.5\ndecoder_mask_rate = 0.3\n");
     trained_ = new test::CommandResult(train(""));
   }
   static void TearDownTestSuite() {
@@ -59,7 +61,8 @@ class Workflow : public ::testing::Test {
     delete trained_;
   }
   static test::CommandResult train(const std::string& more) {
-    return run_program("train " + path("recipe.toml") + " --data " + path("text.txt") + " --output-dir " + path("run") + " " + more);
+    return run_program("train " + path("recipe.toml") + " --data " + path("text.txt") + " --output-dir " + path("run") +
+                       " " + more);
   }
   static std::string path(const std::string& name) { return folder_->path(name); }
   static std::string model() { return path("run/checkpoint-6"); }
@@ -72,8 +75,9 @@ test::CommandResult* Workflow::trained_ = nullptr;
 
 TEST_F(Workflow, TrainingLeavesARunFolder) {
   ASSERT_EQ(trained_->exit_code, 0) << trained_->err;
-  for (const char* name : {"run/options.toml", "run/metrics.jsonl", "run/split.json", "run/tokenizer/tokenizer.json", "run/checkpoint-6/config.json",
-                           "run/checkpoint-6/model.safetensors", "run/checkpoint-6/trainer_state.json", "run/checkpoint-6/tokenizer.json"}) {
+  for (const char* name : {"run/options.toml", "run/metrics.jsonl", "run/split.json", "run/tokenizer/tokenizer.json",
+                           "run/checkpoint-6/config.json", "run/checkpoint-6/model.safetensors",
+                           "run/checkpoint-6/trainer_state.json", "run/checkpoint-6/tokenizer.json"}) {
     EXPECT_TRUE(std::filesystem::exists(path(name))) << name;
   }
   EXPECT_THAT(trained_->err, HasSubstr("parameters in all"));
@@ -86,7 +90,8 @@ TEST_F(Workflow, TrainingLeavesARunFolder) {
 TEST_F(Workflow, TheSavedRecipeTrainsTheSameModel) {
   const auto again = run_program("train " + path("run/options.toml") + " --output-dir " + path("again"));
   ASSERT_EQ(again.exit_code, 0) << again.err;
-  EXPECT_EQ(read_file(path("again/checkpoint-6/model.safetensors")), read_file(path("run/checkpoint-6/model.safetensors")));
+  EXPECT_EQ(read_file(path("again/checkpoint-6/model.safetensors")),
+            read_file(path("run/checkpoint-6/model.safetensors")));
 }
 
 TEST_F(Workflow, PrintConfigShowsFlagsOverTheRecipe) {
@@ -109,20 +114,23 @@ TEST_F(Workflow, DryRunShowsItemsAsTheModelSeesThem) {
 TEST_F(Workflow, EvalGivesTheSameNumbersAtAnyBatchSize) {
   Json first;
   for (const int batch : {1, 5, 64}) {
-    const auto result = run_program("eval --model " + model() + " --data " + path("text.txt") + " --document line --task next --json --batch " + std::to_string(batch));
+    const auto result = run_program("eval --model " + model() + " --data " + path("text.txt") +
+                                    " --document line --task next --json --batch " + std::to_string(batch));
     ASSERT_EQ(result.exit_code, 0) << result.err;
     const Json json = last_json(result.out);
     if (batch == 1) first = json;
     EXPECT_EQ(json["targets"], first["targets"]);
     EXPECT_NEAR(json["nll"].get<double>(), first["nll"].get<double>(), 1e-5 * first["nll"].get<double>());
     EXPECT_NEAR(json["ppl"].get<double>(), std::exp(json["nll"].get<double>() / json["targets"].get<double>()), 1e-9);
-    EXPECT_NEAR(json["bits_per_byte"].get<double>(), json["nll"].get<double>() / json["bytes"].get<double>() / std::log(2.0), 1e-9);
+    EXPECT_NEAR(json["bits_per_byte"].get<double>(),
+                json["nll"].get<double>() / json["bytes"].get<double>() / std::log(2.0), 1e-9);
   }
 }
 
 TEST_F(Workflow, EvalKnowsAllCarries) {
   for (const char* carry : {"keep", "reset", "other", "off"}) {
-    const auto result = run_program("eval --model " + model() + " --data " + path("text.txt") + " --document line --recall --max-documents 5 --json --carry " + carry);
+    const auto result = run_program("eval --model " + model() + " --data " + path("text.txt") +
+                                    " --document line --recall --max-documents 5 --json --carry " + carry);
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_GT(last_json(result.out)["targets"].get<int64_t>(), 0);
     EXPECT_TRUE(last_json(result.out)["recall"]["share"].is_number());
@@ -130,7 +138,8 @@ TEST_F(Workflow, EvalKnowsAllCarries) {
 }
 
 TEST_F(Workflow, StreamReadsAtConstantState) {
-  const auto result = run_program("stream --model " + model() + " " + path("text.txt") + " --task recall --recall --json --report-every 200");
+  const auto result = run_program("stream --model " + model() + " " + path("text.txt") +
+                                  " --task recall --recall --json --report-every 200");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   std::stringstream lines(result.out);
   int64_t count = 0, tokens = 0;
@@ -141,19 +150,22 @@ TEST_F(Workflow, StreamReadsAtConstantState) {
     tokens = json["tokens"];
   }
   EXPECT_GT(count, 3);
-  const auto from_stdin = test::run_command(std::string("cat ") + path("text.txt") + " | " + test::program() + " stream --model " + model() + " - --task recall --json");
+  const auto from_stdin = test::run_command(std::string("cat ") + path("text.txt") + " | " + test::program() +
+                                            " stream --model " + model() + " - --task recall --json");
   ASSERT_EQ(from_stdin.exit_code, 0) << from_stdin.err;
   EXPECT_EQ(last_json(from_stdin.out)["tokens"].get<int64_t>(), tokens);
   EXPECT_NEAR(last_json(from_stdin.out)["nll"].get<double>(), last_json(result.out)["nll"].get<double>(), 1e-3);
 }
 
 TEST_F(Workflow, GenerateTakesIdsAndText) {
-  const auto ids = run_program("generate --model " + model() + " --input-ids '[[10,11,12],[13,14,15,16]]' --max-new-tokens 5 --json");
+  const auto ids = run_program("generate --model " + model() +
+                               " --input-ids '[[10,11,12],[13,14,15,16]]' --max-new-tokens 5 --json");
   ASSERT_EQ(ids.exit_code, 0) << ids.err;
   const Json json = last_json(ids.out);
   EXPECT_EQ(json["sequences"].size(), 2u);
   EXPECT_EQ(json["scores"].size(), 2u);
-  const auto alone = run_program("generate --model " + model() + " --input-ids '[[10,11,12]]' --max-new-tokens 5 --json");
+  const auto alone =
+      run_program("generate --model " + model() + " --input-ids '[[10,11,12]]' --max-new-tokens 5 --json");
   EXPECT_EQ(last_json(alone.out)["sequences"][0], json["sequences"][0]);
   const auto text = run_program("generate --model " + model() + " --file " + path("text.txt") + " --task recall");
   EXPECT_EQ(text.exit_code, 0) << text.err;
@@ -162,15 +174,17 @@ TEST_F(Workflow, GenerateTakesIdsAndText) {
 TEST_F(Workflow, AnotherThreadCountIsSaidOnResume) {
   std::filesystem::copy(path("run"), path("threads"), std::filesystem::copy_options::recursive);
   const Json state = read_json(path("threads/checkpoint-6/trainer_state.json"));
-  const auto result = run_program("train " + path("recipe.toml") + " --data " + path("text.txt") + " --output-dir " + path("threads") + " --max-steps 7 --threads " +
-                                  std::to_string(state["threads"].get<int>() == 1 ? 2 : 1));
+  const auto result =
+      run_program("train " + path("recipe.toml") + " --data " + path("text.txt") + " --output-dir " + path("threads") +
+                  " --max-steps 7 --threads " + std::to_string(state["threads"].get<int>() == 1 ? 2 : 1));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("not bit for bit"));
   EXPECT_THAT(result.err, HasSubstr("resumed from"));
 }
 
 TEST_F(Workflow, CtrlCSavesACheckpoint) {
-  const auto result = test::run_command(std::string("timeout --preserve-status -s INT 6 ") + test::program() + " train " + path("recipe.toml") + " --data " + path("text.txt") +
+  const auto result = test::run_command(std::string("timeout --preserve-status -s INT 6 ") + test::program() +
+                                        " train " + path("recipe.toml") + " --data " + path("text.txt") +
                                         " --output-dir " + path("stopped") + " --max-steps 1000000 --eval-steps 0");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("interrupted"));
@@ -188,15 +202,18 @@ TEST_F(Workflow, BadInputGetsOneClearErrorAndExitCodeTwo) {
       {"train " + path("recipe.toml") + " --data " + path("nothing.txt"), "nothing.txt"},
       {"eval --data " + path("text.txt"), "--model is required"},
       {"eval --model " + path("nowhere") + " --data " + path("text.txt"), "is not a model folder"},
-      {"eval --model " + model() + " --data " + path("text.txt") + " --carry kept", "choose one of: keep, reset, other, off"},
-      {"eval --model " + model() + " --data " + path("text.txt") + " --task respond", "its tasks: next, recall, current"},
+      {"eval --model " + model() + " --data " + path("text.txt") + " --carry kept",
+       "choose one of: keep, reset, other, off"},
+      {"eval --model " + model() + " --data " + path("text.txt") + " --task respond",
+       "its tasks: next, recall, current"},
       {"eval --model " + model() + " --data " + path("text.txt") + " --segment 500", "position table"},
       {"generate --model " + model() + " --input-ids '[[5,900]]'", "id 900 is outside the vocabulary"},
       {"generate --model " + model() + " --input-ids '[5'", "not valid JSON"},
       {"generate --model " + model(), "exactly one of"},
       {"generate --model " + model() + " --input-ids '[[5]]' --max-new-tokens 400", "position table ends at 16"},
       {"stream --model " + model(), "no text is given"},
-      {"run --model " + model() + " --inputs " + path("none.safetensors") + " --outputs " + path("x.safetensors"), "none.safetensors"},
+      {"run --model " + model() + " --inputs " + path("none.safetensors") + " --outputs " + path("x.safetensors"),
+       "none.safetensors"},
       {"eval --model " + model() + " --data " + path("text.txt") + " --device cuda", "no CUDA device"},
       {"eval --model " + model() + " --data " + path("text.txt") + " --dtype int4", "unknown dtype"},
   };
@@ -217,10 +234,12 @@ TEST_F(Workflow, ARecipeWithAnUnknownKeyNamesTheNearest) {
 }
 
 TEST_F(Workflow, EveryCommandHasHelpThatEndsInAnExample) {
-  for (const char* command : {"demo", "train", "eval", "stream", "generate", "tokenize", "detokenize", "inspect", "run", "data"}) {
+  for (const char* command :
+       {"demo", "train", "eval", "stream", "generate", "tokenize", "detokenize", "inspect", "run", "data"}) {
     const auto help = run_program(std::string(command) + " --help");
     EXPECT_EQ(help.exit_code, 0) << command;
-    EXPECT_THAT(help.out, AllOf(HasSubstr("\nexample: "), HasSubstr("palimpsest " + std::string(command) + " "))) << command;
+    EXPECT_THAT(help.out, AllOf(HasSubstr("\nexample: "), HasSubstr("palimpsest " + std::string(command) + " ")))
+        << command;
   }
 }
 

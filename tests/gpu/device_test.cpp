@@ -27,7 +27,8 @@ TEST(Device, EncoderDecoderAndGradientsAgreeWithTheCpu) {
     model.initialize({.std = 0.3, .slot_std = 1, .seed = 1});
     model.to(at::Device(name));
     model.eval();
-    const at::Tensor ids = (test::randn({2, 6}, 3).abs() * 1000).to(at::kLong).remainder(25).add(3).to(at::Device(name));
+    const at::Tensor ids =
+        (test::randn({2, 6}, 3).abs() * 1000).to(at::kLong).remainder(25).add(3).to(at::Device(name));
     at::Tensor mask = at::ones_like(ids, at::kBool);
     mask[1].slice(0, 4).fill_(false);
     const auto encoded = model.encode({.ids = ids, .mask = mask});

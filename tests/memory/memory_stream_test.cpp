@@ -20,7 +20,8 @@ TEST(MemoryOptions, ReadsAndWritesItsTextForm) {
 }
 
 TEST(MemoryOptions, RefusesWhatItDoesNotKnowWithAnExample) {
-  for (const char* text : {"membart", "membart:", "membart:-1", "membart:6x", "membart:4,own", "gmatt:3", "membart:99999999999"}) {
+  for (const char* text :
+       {"membart", "membart:", "membart:-1", "membart:6x", "membart:4,own", "gmatt:3", "membart:99999999999"}) {
     try {
       MemoryOptions::parse(text);
       FAIL() << text;

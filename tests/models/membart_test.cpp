@@ -50,7 +50,9 @@ EncodeInput input_of(uint64_t seed) {
 
 at::Tensor resets(bool value) { return at::full({kLanes}, value, at::kBool); }
 
-at::Tensor logits_of(const BartModel& model, const EncoderOutput& encoded) { return model.logits(model.decode(some_ids(77, encoded.context.size(0), 5), {}, encoded)); }
+at::Tensor logits_of(const BartModel& model, const EncoderOutput& encoded) {
+  return model.logits(model.decode(some_ids(77, encoded.context.size(0), 5), {}, encoded));
+}
 
 TEST(MemBart, M1ResetEqualsAFreshStateBitForBit) {
   const auto model = make_model(small());
@@ -160,12 +162,14 @@ TEST(MemBart, M7SlotRowsEqualTheMaskedSquareForm) {
   const auto& layer = *model->encoder_layers[0]->self_attn;
   const auto& own = *model->memory->layers[0]->self_attn;
   const at::Tensor tokens = randn({kLanes, kLength, 8}, 7), slots = randn({kLanes, kSlots, 8}, 8);
-  const at::Tensor keys = at::cat({own.key(slots), layer.key(tokens)}, 2), values = at::cat({own.value(slots), layer.value(tokens)}, 2);
+  const at::Tensor keys = at::cat({own.key(slots), layer.key(tokens)}, 2),
+                   values = at::cat({own.value(slots), layer.value(tokens)}, 2);
   const at::Tensor hidden = at::cat({at::eye(kSlots, at::kDouble).eq(0), at::zeros({kSlots, kLength}, at::kBool)}, 1);
   const at::Tensor logits = (at::matmul(own.query(slots), keys.transpose(2, 3)) * 0.5).masked_fill(hidden, -INFINITY);
   const at::Tensor square = at::matmul(at::softmax(logits, -1), values);
-  const at::Tensor merged = attention::attend({attention::dense_part(own.query(slots), layer.key(tokens), layer.value(tokens)),
-                                               attention::self_part(own.query(slots), own.key(slots), own.value(slots))});
+  const at::Tensor merged =
+      attention::attend({attention::dense_part(own.query(slots), layer.key(tokens), layer.value(tokens)),
+                         attention::self_part(own.query(slots), own.key(slots), own.value(slots))});
   expect_close(merged, square, 1e-12, "slot rows");
 }
 
@@ -214,7 +218,8 @@ double influence_of_the_segment_before(bool detach, bool reset) {
   second.ids = some_ids(12);
   second.memory = {detach ? carried.detach() : carried};
   second.reset = resets(reset);
-  const auto grads = torch::autograd::grad({logits_of(*model, model->encode(second)).pow(2).sum()}, {first_tokens}, {}, true, false, true);
+  const auto grads = torch::autograd::grad({logits_of(*model, model->encode(second)).pow(2).sum()}, {first_tokens}, {},
+                                           true, false, true);
   return grads[0].defined() ? grads[0].abs().max().item<double>() : 0.0;
 }
 
@@ -279,14 +284,16 @@ TEST(Bart, TheStructuredStartTiesWhatItSays) {
   const auto expect_tied = [](const attention::MultiHead& heads) {
     expect_identical(heads.k_proj->weight, heads.q_proj->weight, "query and key");
     expect_identical(heads.out_proj->weight, heads.v_proj->weight.t(), "value and output");
-    expect_close(at::matmul(heads.q_proj->weight, heads.q_proj->weight.t()), at::eye(8, at::kDouble), 1e-12, "orthogonal");
+    expect_close(at::matmul(heads.q_proj->weight, heads.q_proj->weight.t()), at::eye(8, at::kDouble), 1e-12,
+                 "orthogonal");
   };
   for (size_t i = 0; i < 2; ++i) {
     expect_tied(*model.encoder_layers[i]->self_attn);
     expect_tied(*model.decoder_layers[i]->self_attn);
     expect_tied(*model.decoder_layers[i]->encoder_attn);
     expect_tied(*model.memory->layers[i]->self_attn);
-    expect_identical(model.memory->layers[i]->self_attn->q_proj->weight, model.encoder_layers[i]->self_attn->q_proj->weight, "slots");
+    expect_identical(model.memory->layers[i]->self_attn->q_proj->weight,
+                     model.encoder_layers[i]->self_attn->q_proj->weight, "slots");
   }
   const at::Tensor positions = model.encoder_embeddings->embed_positions->weight.slice(0, 2);
   expect_identical(model.decoder_embeddings->embed_positions->weight.slice(0, 2), positions, "positions");
@@ -322,7 +329,8 @@ TEST(Bart, TheDecoderNeverSeesLaterTokens) {  // FR-46
   for (int64_t t = 0; t < 9; ++t) {
     at::Tensor changed = ids.clone();
     changed.select(1, t).fill_(3);
-    expect_identical(model->decode(changed, {}, encoded).narrow(1, 0, t), whole.narrow(1, 0, t), fmt::format("before {}", t));
+    expect_identical(model->decode(changed, {}, encoded).narrow(1, 0, t), whole.narrow(1, 0, t),
+                     fmt::format("before {}", t));
   }
 }
 
@@ -335,7 +343,9 @@ TEST(Bart, RunningPastThePositionTableNamesTheLimit) {  // FR-41
     FAIL() << "17 tokens fit into a table of 16";
   } catch (const Error& e) {
     EXPECT_EQ(e.exit_code(), 2);
-    EXPECT_NE(std::string(e.what()).find("17 tokens in the encoder, but its position table ends at 16"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("17 tokens in the encoder, but its position table ends at 16"),
+              std::string::npos)
+        << e.what();
   }
 }
 

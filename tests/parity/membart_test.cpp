@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parity with the MemBART authors' own classes (numbers in tests/fixtures): four steps, three lanes, resets in the middle,
-// both step weightings, all gradients, through the code that `palimpsest run` uses.
+// Parity with the MemBART authors' own classes (numbers in tests/fixtures): four steps, three lanes, resets in the
+// middle, both step weightings, all gradients, through the code that `palimpsest run` uses.
 #include "palimpsest/checkpoint/model_folder.h"
 #include "palimpsest/checkpoint/safetensors.h"
 #include "palimpsest/core/error.h"
@@ -33,15 +33,18 @@ train::TensorMap run_inputs(at::ScalarType dtype) {
 
 struct Precision {
   at::ScalarType dtype;
-  const char* reference;    // file of the step values
-  double value, gradient;   // tolerances of the fixtures' README
+  const char* reference;   // file of the step values
+  double value, gradient;  // tolerances of the fixtures' README
 };
 
 class MembartParity : public ::testing::TestWithParam<Precision> {};
 
-INSTANTIATE_TEST_SUITE_P(Float64, MembartParity, ::testing::Values(Precision{at::kDouble, "membart_tiny_a_f64.safetensors", 1e-11, 1e-10}));
-INSTANTIATE_TEST_SUITE_P(Float64AgainstFloat32, MembartParity, ::testing::Values(Precision{at::kDouble, "membart_tiny_a.safetensors", 2e-6, 2e-6}));
-INSTANTIATE_TEST_SUITE_P(Float32, MembartParity, ::testing::Values(Precision{at::kFloat, "membart_tiny_a.safetensors", 3e-5, 3e-5}));
+INSTANTIATE_TEST_SUITE_P(Float64, MembartParity,
+                         ::testing::Values(Precision{at::kDouble, "membart_tiny_a_f64.safetensors", 1e-11, 1e-10}));
+INSTANTIATE_TEST_SUITE_P(Float64AgainstFloat32, MembartParity,
+                         ::testing::Values(Precision{at::kDouble, "membart_tiny_a.safetensors", 2e-6, 2e-6}));
+INSTANTIATE_TEST_SUITE_P(Float32, MembartParity,
+                         ::testing::Values(Precision{at::kFloat, "membart_tiny_a.safetensors", 3e-5, 3e-5}));
 
 const std::vector<std::string> kAlso = {"gate",    "hidden_states.0", "hidden_states.1", "hidden_states.2", "slots.0",
                                         "slots.1", "slots.2",         "grad.*",          "grad.memory"};
@@ -55,7 +58,8 @@ TEST_P(MembartParity, EveryStepEqualsTheAuthorsClasses) {
   for (int64_t t = 0; t < kSteps; ++t) {
     const std::string step = fmt::format("s{}/", t + 1);
     const auto expected = [&](const std::string& name) { return reference.tensor(step + name); };
-    const at::Tensor mask = inputs.at("attention_mask")[t].ne(0).unsqueeze(-1), target_mask = inputs.at("decoder_attention_mask")[t].ne(0).unsqueeze(-1);
+    const at::Tensor mask = inputs.at("attention_mask")[t].ne(0).unsqueeze(-1),
+                     target_mask = inputs.at("decoder_attention_mask")[t].ne(0).unsqueeze(-1);
     // The references are padded to the step's own longest row, the run to the longest of all.
     const auto rows = [&](const std::string& name, const at::Tensor& real, const std::string& ours) {
       const at::Tensor want = expected(name);
@@ -91,7 +95,8 @@ TEST_P(MembartParity, EveryGradientEqualsTheAuthorsClasses) {
   for (const auto& info : reference.tensors()) {
     if (info.name.rfind("g/", 0) != 0) continue;
     const std::string name = info.name.substr(2);
-    expect_close(outputs.at(name == "M0" ? "grad.memory" : "grad.model." + name), reference.tensor(info.name), tolerance, info.name);
+    expect_close(outputs.at(name == "M0" ? "grad.memory" : "grad.model." + name), reference.tensor(info.name),
+                 tolerance, info.name);
     ++compared;
   }
   EXPECT_GE(compared, full ? 9 : 100);
@@ -125,8 +130,9 @@ TEST(MembartParity, LanesResetAtTheFirstStepHaveNoMemoryGradient) {
 TEST(MembartParity, TheProgramGivesTheAuthorsOutputs) {
   const test::TemporaryFolder folder;
   for (const char* dtype : {"float32", "float64"}) {
-    const auto result = test::run_program(fmt::format("run --model {} --inputs {} --outputs {} --also gate --dtype {}", fixture("membart_official_a"),
-                                                      fixture("membart_run_a_inputs.safetensors"), folder.path("out.safetensors"), dtype));
+    const auto result = test::run_program(
+        fmt::format("run --model {} --inputs {} --outputs {} --also gate --dtype {}", fixture("membart_official_a"),
+                    fixture("membart_run_a_inputs.safetensors"), folder.path("out.safetensors"), dtype));
     ASSERT_EQ(result.exit_code, 0) << result.err;
     const auto ours = Safetensors::open(folder.path("out.safetensors"));
     const auto theirs = Safetensors::open(fixture("membart_run_a_outputs.safetensors"));
@@ -136,7 +142,8 @@ TEST(MembartParity, TheProgramGivesTheAuthorsOutputs) {
       at::Tensor keep = at::ones({1});
       if (info.name == "hidden") keep = inputs.at("attention_mask").unsqueeze(-1);
       if (info.name == "logits") keep = inputs.at("decoder_attention_mask").unsqueeze(-1);
-      expect_close(ours.tensor(info.name) * keep, theirs.tensor(info.name) * keep, tolerance, std::string(dtype) + " " + info.name);
+      expect_close(ours.tensor(info.name) * keep, theirs.tensor(info.name) * keep, tolerance,
+                   std::string(dtype) + " " + info.name);
     }
   }
 }
@@ -150,7 +157,8 @@ TEST(Sizes, BaseAndLargeHaveThePapersParameters) {
   // ALGORITHMS 3.2: 139,420,416 + 43,169,281 and 406,291,456 + 152,338,433 (the paper says 183M and 558M).
   EXPECT_EQ(count(models::BartConfig::base(), 64, false), 182589697);
   EXPECT_EQ(count(models::BartConfig::large(), 128, false), 406291456 + 152338433);
-  EXPECT_EQ(count(models::BartConfig::base(), 64, false) - count(models::BartConfig::base(), 64, true), 42527232);  // M15
+  EXPECT_EQ(count(models::BartConfig::base(), 64, false) - count(models::BartConfig::base(), 64, true),
+            42527232);  // M15
   EXPECT_EQ(count(models::BartConfig::base(), 0, false), 139420416);
 }
 

@@ -24,7 +24,8 @@ std::string shared(const std::string& name) {
 
 TemporaryFolder::TemporaryFolder() {
   static std::atomic<int> counter{0};
-  folder_ = std::filesystem::temp_directory_path() / ("palimpsest-test-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
+  folder_ = std::filesystem::temp_directory_path() /
+            ("palimpsest-test-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
   std::filesystem::create_directories(folder_);
 }
 
@@ -39,9 +40,12 @@ std::string source_folder() { return PALIMPSEST_SOURCE_DIR; }
 CommandResult run_command(const std::string& command) {
   const TemporaryFolder folder;
   const int status = std::system(("( " + command + " ) >" + folder.path("out") + " 2>" + folder.path("err")).c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(folder.path("out")), read_file(folder.path("err"))};
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(folder.path("out")),
+          read_file(folder.path("err"))};
 }
 
-CommandResult run_program(const std::string& arguments) { return run_command(std::string(PALIMPSEST_PROGRAM) + " " + arguments); }
+CommandResult run_program(const std::string& arguments) {
+  return run_command(std::string(PALIMPSEST_PROGRAM) + " " + arguments);
+}
 
 }  // namespace palimpsest::test

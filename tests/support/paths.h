@@ -2,10 +2,10 @@
 // Where tests find their files, and a folder of their own to write in.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <filesystem>
 #include <string>
-
-#include <gtest/gtest.h>
 
 namespace palimpsest::test {
 
@@ -19,7 +19,9 @@ class TemporaryFolder {
  public:
   TemporaryFolder();
   ~TemporaryFolder();
-  std::string path(const std::string& name = "") const { return name.empty() ? folder_.string() : (folder_ / name).string(); }
+  std::string path(const std::string& name = "") const {
+    return name.empty() ? folder_.string() : (folder_ / name).string();
+  }
 
  private:
   std::filesystem::path folder_;
@@ -40,5 +42,6 @@ CommandResult run_program(const std::string& arguments);
 
 }  // namespace palimpsest::test
 
-#define SKIP_WITHOUT_SHARED(name) \
-  if (::palimpsest::test::shared(name).empty()) GTEST_SKIP() << "needs the shared folder (" << (name) << "); set PALIMPSEST_SHARED"
+#define SKIP_WITHOUT_SHARED(name)               \
+  if (::palimpsest::test::shared(name).empty()) \
+  GTEST_SKIP() << "needs the shared folder (" << (name) << "); set PALIMPSEST_SHARED"

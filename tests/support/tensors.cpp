@@ -28,8 +28,8 @@ void expect_close(const at::Tensor& actual, const at::Tensor& expected, double t
   const at::Tensor difference = relative_difference(actual, expected).reshape({-1});
   const int64_t worst = difference.argmax().item<int64_t>();
   EXPECT_LE(difference[worst].item<double>(), tolerance)
-      << what << " differs most at flat index " << worst << ": " << actual.reshape({-1})[worst].item<double>() << " instead of "
-      << expected.reshape({-1})[worst].item<double>();
+      << what << " differs most at flat index " << worst << ": " << actual.reshape({-1})[worst].item<double>()
+      << " instead of " << expected.reshape({-1})[worst].item<double>();
 }
 
 void expect_identical(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {

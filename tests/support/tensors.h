@@ -2,10 +2,10 @@
 // Comparing tensors in tests: the message names the worst place and both values.
 #pragma once
 
-#include <string>
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include <string>
 
 namespace palimpsest::test {
 

@@ -46,7 +46,9 @@ EvalData make_data(int64_t documents = 7) {
   return data;
 }
 
-BatchMaker make_maker(const EvalData& data) { return {data.corpus, data.spans, data.segments, {.tasks = {}}, kTasks, kIds, 1}; }
+BatchMaker make_maker(const EvalData& data) {
+  return {data.corpus, data.spans, data.segments, {.tasks = {}}, kTasks, kIds, 1};
+}
 
 TEST(Evaluate, DoesNotDependOnTheBatchSize) {  // FR-97, M10
   const auto model = make_model();
@@ -64,7 +66,8 @@ TEST(Evaluate, DoesNotDependOnTheBatchSize) {  // FR-97, M10
         EXPECT_EQ(report.total.targets, first.total.targets);
         EXPECT_NEAR(report.total.nll, first.total.nll, 1e-5 * first.total.nll);
         EXPECT_EQ(recall.recovered, first_recall.recovered);
-        for (const auto& [segment, sum] : first.by_segment) EXPECT_NEAR(report.by_segment.at(segment).nll, sum.nll, 1e-4 * sum.nll);
+        for (const auto& [segment, sum] : first.by_segment)
+          EXPECT_NEAR(report.by_segment.at(segment).nll, sum.nll, 1e-4 * sum.nll);
       }
     }
   }
@@ -75,7 +78,8 @@ TEST(Evaluate, DoesNotDependOnTheOrderOfDocuments) {
   EvalData data = make_data();
   const double forward = evaluate_loss(*model, data, make_maker(data), kTasks[0], nullptr, {.batch = 3}).total.nll;
   std::reverse(data.spans.begin(), data.spans.end());
-  EXPECT_NEAR(evaluate_loss(*model, data, make_maker(data), kTasks[0], nullptr, {.batch = 3}).total.nll, forward, 1e-5 * forward);
+  EXPECT_NEAR(evaluate_loss(*model, data, make_maker(data), kTasks[0], nullptr, {.batch = 3}).total.nll, forward,
+              1e-5 * forward);
 }
 
 TEST(Evaluate, CountsEachTargetOnce) {  // FR-96
@@ -84,11 +88,13 @@ TEST(Evaluate, CountsEachTargetOnce) {  // FR-96
   int64_t recall = 0, next = 0, denoise = 0;
   for (const auto& span : data.spans) {
     const int64_t segments = data::segment_count(span.size(), data.segments), last = span.size() - 6 * (segments - 1);
-    recall += 7 * (segments - 1);                            // whole segments and their eos
+    recall += 7 * (segments - 1);                              // whole segments and their eos
     next += segments > 1 ? 6 * (segments - 2) + last + 1 : 0;  // the document's own end is a target, a segment's is not
     denoise += span.size() + segments;
   }
-  const auto targets = [&](const checkpoint::Task& task) { return evaluate_loss(*model, data, make_maker(data), task, nullptr, {.batch = 4}).total.targets; };
+  const auto targets = [&](const checkpoint::Task& task) {
+    return evaluate_loss(*model, data, make_maker(data), task, nullptr, {.batch = 4}).total.targets;
+  };
   EXPECT_EQ(targets(kTasks[0]), recall);
   EXPECT_EQ(targets(kTasks[2]), next);
   EXPECT_EQ(targets(kTasks[3]), denoise);
@@ -101,26 +107,32 @@ TEST(Evaluate, AModelThatKnowsNothingHasThePerplexityOfItsVocabulary) {  // FR-9
     model->shared->weight.zero_();
   }
   const EvalData data = make_data();
-  for (const int64_t batch : {1, 5}) EXPECT_NEAR(evaluate_loss(*model, data, make_maker(data), kTasks[2], nullptr, {.batch = batch}).total.perplexity(), kVocabulary, 1e-3);
+  for (const int64_t batch : {1, 5})
+    EXPECT_NEAR(evaluate_loss(*model, data, make_maker(data), kTasks[2], nullptr, {.batch = batch}).total.perplexity(),
+                kVocabulary, 1e-3);
 }
 
 TEST(Evaluate, WithoutMemoryEveryCarryIsTheSame) {
   const auto model = make_model(0);
   const EvalData data = make_data();
   const double kept = evaluate_loss(*model, data, make_maker(data), kTasks[2], nullptr, {}).total.nll;
-  for (const Carry carry : {Carry::kReset, Carry::kOff}) EXPECT_DOUBLE_EQ(evaluate_loss(*model, data, make_maker(data), kTasks[2], nullptr, {.carry = carry}).total.nll, kept);
+  for (const Carry carry : {Carry::kReset, Carry::kOff})
+    EXPECT_DOUBLE_EQ(evaluate_loss(*model, data, make_maker(data), kTasks[2], nullptr, {.carry = carry}).total.nll,
+                     kept);
 }
 
 TEST(Evaluate, ResetEqualsEveryDocumentCutIntoItsSegments) {
   const auto model = make_model(4, at::kDouble);
   const EvalData data = make_data();
-  // Denoising needs nothing but the segment: a memory that is reset before each is the same as documents of one segment.
+  // Denoising needs nothing but the segment: a memory that is reset before each is the same as documents of one
+  // segment.
   EvalData cut = data;
   cut.spans.clear();
   for (const auto& span : data.spans) {
     for (const auto& window : data::segments_of(span, data.segments)) cut.spans.push_back(window);
   }
-  const double reset = evaluate_loss(*model, data, make_maker(data), kTasks[3], nullptr, {.carry = Carry::kReset}).total.nll;
+  const double reset =
+      evaluate_loss(*model, data, make_maker(data), kTasks[3], nullptr, {.carry = Carry::kReset}).total.nll;
   EXPECT_NEAR(evaluate_loss(*model, cut, make_maker(cut), kTasks[3], nullptr, {}).total.nll, reset, 1e-9 * reset);
 }
 
@@ -148,9 +160,15 @@ TEST(Evaluate, ABrokenMemoryIsNamed) {
 
 data::LaneItem item_of(const EvalData& data, int64_t span, int64_t segment) {
   const auto window = data::segment_of(data.spans[static_cast<size_t>(span)], segment, data.segments);
-  return {.idle = false, .reset = segment == 0, .document = window.document, .segment = segment,
-          .tokens = data.corpus->tokens(window.document).subspan(static_cast<size_t>(window.begin), static_cast<size_t>(window.size())),
-          .last = segment + 1 == data::segment_count(data.spans[static_cast<size_t>(span)].size(), data.segments), .span = span, .begin = window.begin};
+  return {.idle = false,
+          .reset = segment == 0,
+          .document = window.document,
+          .segment = segment,
+          .tokens = data.corpus->tokens(window.document)
+                        .subspan(static_cast<size_t>(window.begin), static_cast<size_t>(window.size())),
+          .last = segment + 1 == data::segment_count(data.spans[static_cast<size_t>(span)].size(), data.segments),
+          .span = span,
+          .begin = window.begin};
 }
 
 TEST(Tasks, AskForTheRightSegments) {
@@ -181,10 +199,12 @@ TEST(Tasks, IdleLanesCostNothing) {  // M18
 
 TEST(Tasks, DecoderInputsAreMaskedAtTheGivenRateAndTargetsAreNot) {
   const EvalData data = make_data(40);
-  const BatchMaker maker(data.corpus, data.spans, data.segments, {.tasks = {{"recall", 1.0}}, .decoder_mask_rate = 0.5}, {{"recall", 2, 1}}, kIds, 1);
+  const BatchMaker maker(data.corpus, data.spans, data.segments, {.tasks = {{"recall", 1.0}}, .decoder_mask_rate = 0.5},
+                         {{"recall", 2, 1}}, kIds, 1);
   int64_t masked = 0, all = 0;
   for (int64_t span = 5; span < 40; ++span) {
-    for (int64_t segment = 1; segment < data::segment_count(data.spans[static_cast<size_t>(span)].size(), data.segments); ++segment) {
+    for (int64_t segment = 1;
+         segment < data::segment_count(data.spans[static_cast<size_t>(span)].size(), data.segments); ++segment) {
       const SegmentBatch batch = maker.training({item_of(data, span, segment)});
       masked += batch.main.decoder_ids.eq(kIds.mask).sum().item<int64_t>();
       all += batch.main.decoder_ids.size(1) - 1;
@@ -197,11 +217,14 @@ TEST(Tasks, DecoderInputsAreMaskedAtTheGivenRateAndTargetsAreNot) {
 
 TEST(Tasks, AreDrawnByTheirWeights) {
   const EvalData data = make_data(60);
-  const BatchMaker maker(data.corpus, data.spans, data.segments, {.tasks = {{"recall", 3.0}, {"denoise", 1.0}}}, {kTasks[3], kTasks[0]}, kIds, 1);
+  const BatchMaker maker(data.corpus, data.spans, data.segments, {.tasks = {{"recall", 3.0}, {"denoise", 1.0}}},
+                         {kTasks[3], kTasks[0]}, kIds, 1);
   int64_t recalls = 0, all = 0;
   for (int64_t span = 5; span < 60; ++span) {
-    for (int64_t segment = 1; segment < data::segment_count(data.spans[static_cast<size_t>(span)].size(), data.segments); ++segment, ++all) {
-      recalls += maker.training({item_of(data, span, segment)}).main.decoder_ids[0][0].item<int64_t>() == kTasks[0].start_id;
+    for (int64_t segment = 1;
+         segment < data::segment_count(data.spans[static_cast<size_t>(span)].size(), data.segments); ++segment, ++all) {
+      recalls +=
+          maker.training({item_of(data, span, segment)}).main.decoder_ids[0][0].item<int64_t>() == kTasks[0].start_id;
     }
   }
   EXPECT_NEAR(static_cast<double>(recalls) / static_cast<double>(all), 0.75, 0.03);

@@ -79,7 +79,9 @@ std::vector<std::string> steps_of(const std::string& path) {
   std::vector<std::string> steps;
   for (const std::string& line : lines_of(path)) {
     const Json json = Json::parse(line);
-    steps.push_back(Json({json["step"], json["loss"], json["auxiliary_loss"], json["learning_rate"], json["grad_norm"], json["epoch"]}).dump());
+    steps.push_back(Json({json["step"], json["loss"], json["auxiliary_loss"], json["learning_rate"], json["grad_norm"],
+                          json["epoch"]})
+                        .dump());
   }
   return steps;
 }
@@ -93,7 +95,8 @@ TEST(Trainer, StoppingAndResumingEqualsNeverStopping) {  // FR-92
   TrainOptions parts = small_options(folder, "parts");
   int done = 0;
   {
-    Trainer first(parts, {.interrupted = [&] { return done >= 5; }, .on_step = [&](int64_t step, const Json&) { done = static_cast<int>(step); }});
+    Trainer first(parts, {.interrupted = [&] { return done >= 5; },
+                          .on_step = [&](int64_t step, const Json&) { done = static_cast<int>(step); }});
     const Json summary = first.run();
     EXPECT_TRUE(summary["interrupted"].get<bool>());
     EXPECT_EQ(first.steps_done(), 5);
@@ -103,7 +106,8 @@ TEST(Trainer, StoppingAndResumingEqualsNeverStopping) {  // FR-92
   second.run();
   expect_same_weights(unbroken, second);
   EXPECT_EQ(steps_of(whole.output_dir + "/metrics.jsonl"), steps_of(parts.output_dir + "/metrics.jsonl"));
-  EXPECT_EQ(read_file(whole.output_dir + "/checkpoint-10/optimizer.safetensors"), read_file(parts.output_dir + "/checkpoint-10/optimizer.safetensors"));
+  EXPECT_EQ(read_file(whole.output_dir + "/checkpoint-10/optimizer.safetensors"),
+            read_file(parts.output_dir + "/checkpoint-10/optimizer.safetensors"));
 }
 
 TEST(Trainer, AccumulationEqualsTheBigBatch) {  // FR-91
@@ -119,11 +123,14 @@ TEST(Trainer, AccumulationEqualsTheBigBatch) {  // FR-91
   }
   for (size_t i = 1; i < trainers.size(); ++i) {
     EXPECT_NEAR(trainers[i]->metrics()["loss"].get<double>(), trainers[0]->metrics()["loss"].get<double>(), 1e-5);
-    EXPECT_NEAR(trainers[i]->metrics()["grad_norm"].get<double>(), trainers[0]->metrics()["grad_norm"].get<double>(), 1e-4);
-    const auto left = checkpoint::named_tensors(trainers[0]->model()), right = checkpoint::named_tensors(trainers[i]->model());
+    EXPECT_NEAR(trainers[i]->metrics()["grad_norm"].get<double>(), trainers[0]->metrics()["grad_norm"].get<double>(),
+                1e-4);
+    const auto left = checkpoint::named_tensors(trainers[0]->model()),
+               right = checkpoint::named_tensors(trainers[i]->model());
     // Adam's first steps divide by tiny numbers: where a gradient is 0 up to rounding, its sign is noise.
     for (size_t j = 0; j < left.size(); ++j) {
-      if (left[j].first.find("k_proj.bias") == std::string::npos) expect_close(right[j].second, left[j].second, 2e-4, left[j].first);
+      if (left[j].first.find("k_proj.bias") == std::string::npos)
+        expect_close(right[j].second, left[j].second, 2e-4, left[j].first);
     }
   }
 }
@@ -207,13 +214,15 @@ TEST(Trainer, SaysWhatIsWrongWithARecipe) {
     }
     return "";
   };
-  EXPECT_NE(message([](auto& o) { o.tasks.tasks = {{"recal", 1.0}}; }).find("unknown task \"recal\""), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.tasks.tasks = {{"recal", 1.0}}; }).find("unknown task \"recal\""),
+            std::string::npos);
   EXPECT_NE(message([](auto& o) { o.lanes = 0; }).find("lanes is 0"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.corpus.data = {}; }).find("no data is given"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.corpus.data = {"/nowhere.txt"}; }).find("/nowhere.txt"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.step_weights = "linear"; }).find("step_weights is \"linear\""), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.model.heads = 3; }).find("3 heads do not divide the width 16"), std::string::npos);
-  EXPECT_NE(message([](auto& o) { o.optimizer.lr_scheduler_type = "step"; }).find("lr_scheduler_type is \"step\""), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.optimizer.lr_scheduler_type = "step"; }).find("lr_scheduler_type is \"step\""),
+            std::string::npos);
 }
 
 TEST(Trainer, M16WithoutItsMemoryNothingIsRecalledAndWithItSomethingIs) {
@@ -253,7 +262,11 @@ TEST(Trainer, M16WithoutItsMemoryNothingIsRecalledAndWithItSomethingIs) {
     // The end of a segment is a target too, and can be known: its loss is at least 0, so all is left to the symbols.
     return report.total.nll / static_cast<double>(report.total.targets - report.segments);
   };
-  const auto share = [&](Carry carry) { return evaluate_recall(trainer.model(), data, maker, task, trainer.special_ids(), nullptr, {.carry = carry, .batch = 64}).share(); };
+  const auto share = [&](Carry carry) {
+    return evaluate_recall(trainer.model(), data, maker, task, trainer.special_ids(), nullptr,
+                           {.carry = carry, .batch = 64})
+        .share();
+  };
   const double blind = std::log(static_cast<double>(kSymbols));
   for (const Carry carry : {Carry::kReset, Carry::kOther}) {
     EXPECT_GE(per_symbol(carry), blind - 0.02) << carry_name(carry);
@@ -295,7 +308,8 @@ TEST(Optimizer, EqualsItsFormula) {
     at::Tensor weight = register_parameter("weight", test::randn({3, 4}, 1, at::kFloat));
   };
   const auto module = std::make_shared<Two>();
-  const OptimizerOptions options{.adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_epsilon = 1e-6, .weight_decay = 0.01, .max_grad_norm = 0.5};
+  const OptimizerOptions options{
+      .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_epsilon = 1e-6, .weight_decay = 0.01, .max_grad_norm = 0.5};
   AdamW optimizer(parameter_groups(*module), options);
   at::Tensor w = module->weight.detach().to(at::kDouble), m = at::zeros_like(w), v = at::zeros_like(w);
   for (int t = 1; t <= 5; ++t) {
