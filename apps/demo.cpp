@@ -125,7 +125,7 @@ class Demo {
       if (folder_.training.segment > 0) recipe.segments.segment = folder_.training.segment;
       corpus = data::prepare_corpus(text.corpus, *folder_.tokenizer, "");
       split = data::split_corpus(*corpus, recipe.split);
-      spdlog::info("using {} as it is; {}", fs::path(path).lexically_normal().string(), split.description);
+      spdlog::info("using {} as it is; {}", fs::proximate(path).string(), split.description);
     } else if (!train_model(recipe, text.name)) {
       return 1;
     } else {
@@ -311,8 +311,8 @@ class Demo {
     print_line("Go on with your own text:");
     print_line("  make demo TEXT=book.txt OTHER=letters.txt      the same on other texts");
     print_line("  build/palimpsest train recipes/recall.toml --data book.txt --output-dir runs/book");
-    print_line(fmt::format("  build/palimpsest stream --model {} book.txt --recall",
-                           fs::path(folder_.path).lexically_normal().string()));
+    print_line(
+        fmt::format("  build/palimpsest stream --model {} book.txt --recall", fs::proximate(folder_.path).string()));
   }
 
   DemoFlags flags_;
