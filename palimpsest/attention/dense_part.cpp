@@ -10,9 +10,9 @@ namespace palimpsest::attention {
 
 namespace {
 constexpr double kNegativeInfinity = -std::numeric_limits<double>::infinity();
-// Below this many keys the logits of a block fit in the cache and two batched products beat the flash kernel, whose
-// blocks are larger than the whole row: at 16 x 4 x 32 x 48 x 32 forward and backward take 1.6 ms against 2.1 ms.
-constexpr int64_t kShortRow = 96;
+// Rows this short are composed of two batched products, as all rows are on devices other than the CPU. From 32 keys on
+// the flash kernel is faster (forward and backward at 16 x 4 x 32 x 32: 535 us against 785, benchmarks/attention.cpp).
+constexpr int64_t kShortRow = 8;
 
 at::Tensor flat(const at::Tensor& x) { return x.reshape({x.size(0) * x.size(1), x.size(2), x.size(3)}); }
 

@@ -51,12 +51,12 @@ using Parts = std::vector<std::shared_ptr<const Part>>;
 
 /// Which keys a part shows to which queries.
 struct Visibility {
-  at::Tensor key_mask;  ///< [B, S] bool, true = visible; undefined = all
-  bool causal = false;  ///< query i sees keys up to i + S - L
+  at::Tensor key_mask = {};  ///< [B, S] bool, true = visible; undefined = all
+  bool causal = false;       ///< query i sees keys up to i + S - L
 };
 
 /// Keys that every query reads alike: query [B, H, L, D], key and value [B, H, S, D]. On CPU this is ATen's flash
-/// kernel or, for short rows, a composed one of the same numbers; elsewhere the composed one.
+/// kernel (up to 8 keys a composed one of the same numbers); elsewhere the composed one.
 std::shared_ptr<const Part> dense_part(at::Tensor query, at::Tensor key, at::Tensor value, Visibility visibility = {});
 
 /// Query i sees one key, its own: query, key and value [B, H, L, D] (a memory slot's view of itself).
