@@ -253,9 +253,4 @@ SegmentBatch BatchMaker::evaluation(std::vector<data::LaneItem> items, const che
   return batch;
 }
 
-SegmentBatch BatchMaker::reading(std::vector<data::LaneItem> items) const {
-  const std::vector<const checkpoint::Task*> tasks(items.size(), nullptr);
-  return encoder_side(std::move(items), tasks, Noise::kNone);
-}
-
 }  // namespace palimpsest::train

@@ -89,8 +89,6 @@ class BatchMaker {
   SegmentBatch auxiliary_only(std::vector<data::LaneItem> items) const;
   /// Evaluation: every lane is asked for `task`, nothing is masked. Denoising corrupts as in training.
   SegmentBatch evaluation(std::vector<data::LaneItem> items, const checkpoint::Task& task) const;
-  /// The encoder's side alone.
-  SegmentBatch reading(std::vector<data::LaneItem> items) const;
 
   /// What `task` asks of an item: its tokens (without eos), or nullopt where it has none (the first segment of a
   /// document has nothing to recall).
