@@ -121,22 +121,22 @@ class Demo {
     if (flags_.quick || !flags_.model.empty()) {
       const std::string path = flags_.model.empty() ? shipped_model_folder() : flags_.model;
       folder_ = checkpoint::load_model(path, {.dtype = at::kFloat});
-      if (!folder_.tokenizer) throw input_error("the model folder has no tokenizer", path);
+      if (!folder_.tokenizer()) throw input_error("the model folder has no tokenizer", path);
       if (folder_.training.segment > 0) recipe.segments.segment = folder_.training.segment;
-      corpus = data::prepare_corpus(text.corpus, *folder_.tokenizer, "");
+      corpus = data::prepare_corpus(text.corpus, *folder_.tokenizer(), "");
       split = data::split_corpus(*corpus, recipe.split);
       spdlog::info("using {} as it is; {}", fs::proximate(path).string(), split.description);
     } else if (!train_model(recipe, text.name)) {
       return 1;
     } else {
-      corpus = data::prepare_corpus(text.corpus, *folder_.tokenizer, "");
+      corpus = data::prepare_corpus(text.corpus, *folder_.tokenizer(), "");
       split = data::split_corpus(*corpus, recipe.split);
     }
-    ids_ = train::SpecialIds::of(folder_.config, folder_.tokenizer.get());
+    ids_ = train::SpecialIds::of(folder_.bart()->config(), folder_.tokenizer().get());
 
     std::vector<Measured> rows;
     rows.push_back(measured(corpus, split.held_out, recipe, folder_.training, ids_, "held-out documents"));
-    auto other_corpus = data::prepare_corpus(other.corpus, *folder_.tokenizer, "");
+    auto other_corpus = data::prepare_corpus(other.corpus, *folder_.tokenizer(), "");
     rows.push_back(
         measured(other_corpus, data::whole_documents(*other_corpus), recipe, folder_.training, ids_, other.name));
     for (Measured& row : rows)
@@ -191,12 +191,12 @@ class Demo {
   }
 
   void title(const train::TrainOptions& recipe, const std::string& name) {
-    const int64_t slots = folder_.config.memory.slots;
+    const int64_t slots = folder_.bart()->config().memory.slots;
     print_line("");
     print_line(
         fmt::format("What a memory of {} slots ({}) holds of segments of {} tokens. Vocabulary {}, trained on {}.",
-                    slots, format_bytes(folder_.model->fresh_memory(1).bytes()), recipe.segments.segment,
-                    folder_.tokenizer->vocab_size(), name));
+                    slots, format_bytes(folder_.bart()->fresh_memory(1).bytes()), recipe.segments.segment,
+                    folder_.tokenizer()->vocab_size(), name));
     print_line(
         "Share given back of the segment before, by greedy decoding from (current segment, memory), exact position:");
     print_line("");
@@ -212,13 +212,14 @@ class Demo {
       for (const train::Carry carry : {train::Carry::kKeep, train::Carry::kReset, train::Carry::kOther}) {
         const train::WalkOptions walk{.carry = carry, .batch = 64, .max_segments = row.segments, .stop = interrupted};
         if (task.name == "recall") {
-          auto report = evaluate_recall(*folder_.model, row.data, row.maker, task, ids_, folder_.tokenizer.get(), walk,
-                                        carry == train::Carry::kKeep && shown_.empty() ? 64 : 0);
+          auto report = evaluate_recall(*folder_.bart(), row.data, row.maker, task, ids_, folder_.tokenizer().get(),
+                                        walk, carry == train::Carry::kKeep && shown_.empty() ? 64 : 0);
           shares.push_back(report.share());
           entry[carry_name(carry)] = report.to_json();
           if (carry == train::Carry::kKeep && shown_.empty()) shown_ = std::move(report.examples);
         } else {
-          const auto report = evaluate_loss(*folder_.model, row.data, row.maker, task, folder_.tokenizer.get(), walk);
+          const auto report =
+              evaluate_loss(*folder_.bart(), row.data, row.maker, task, folder_.tokenizer().get(), walk);
           perplexities.push_back(report.total.perplexity());
           entry[carry_name(carry)] = report.to_json();
         }
@@ -242,8 +243,8 @@ class Demo {
   void constant_cost(const Source& text, int64_t segment) {
     const at::NoGradGuard no_grad;
     data::TokenStream stream({.data = text.corpus.data, .document = "file", .strip = text.corpus.strip},
-                             data::tokenize_with(*folder_.tokenizer));
-    memory::Memory memory = folder_.model->fresh_memory(1);
+                             data::tokenize_with(*folder_.tokenizer()));
+    memory::Memory memory = folder_.bart()->fresh_memory(1);
     struct Point {
       int64_t tokens, resident;
       double seconds;
@@ -260,7 +261,7 @@ class Demo {
       const auto started = std::chrono::steady_clock::now();
       const at::Tensor ids =
           at::tensor(std::vector<int64_t>(tokens.ids.begin(), tokens.ids.end()), at::kLong).unsqueeze(0);
-      memory = folder_.model->encode({.ids = ids, .memory = memory}).memory;
+      memory = folder_.bart()->encode({.ids = ids, .memory = memory}).memory;
       lately.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count());
       read += static_cast<int64_t>(tokens.ids.size());
       progress.update(std::min(read, flags_.stream_tokens));

@@ -35,34 +35,33 @@ struct EvalFlags {
 int run(const EvalFlags& flags) {
   const train::Carry carry = train::parse_carry(flags.carry);
   const auto folder = load(flags.model);
-  if (!folder.tokenizer)
-    throw input_error("the model folder has no tokenizer", flags.model.model, "put tokenizer.json into it");
+  const models::BartModel& model = *folder.bart();
   if (flags.corpus.data.empty())
     throw usage_error("no text is given", "command line", "name files or folders: --data book.txt");
   checkpoint::Training training = folder.training;
   if (training.tasks.empty()) {
     // A stock model has no task of its own: it is measured on the next segment, from its family's start token.
-    training.tasks.push_back({"next", folder.config.decoder_start_token_id, 0});
+    training.tasks.push_back({"next", model.config().decoder_start_token_id, 0});
   }
   const checkpoint::Task& task = flags.task.empty() ? training.tasks.front() : training.task(flags.task);
-  train::EvalData data{data::prepare_corpus(flags.corpus, *folder.tokenizer, flags.cache_dir), {}, {}};
+  train::EvalData data{data::prepare_corpus(flags.corpus, folder.need_tokenizer(), flags.cache_dir), {}, {}};
   data.segments.segment = flags.segment > 0      ? flags.segment
                           : training.segment > 0 ? training.segment
-                                                 : folder.config.max_position_embeddings / 2;
+                                                 : model.config().max_position_embeddings / 2;
   data.segments.overlap = flags.overlap;
   data::check_segments(data.segments);
   data.spans = data::whole_documents(*data.corpus);
   if (flags.max_documents > 0 && static_cast<int64_t>(data.spans.size()) > flags.max_documents)
     data.spans.resize(static_cast<size_t>(flags.max_documents));
 
-  const auto ids = train::SpecialIds::of(folder.config, folder.tokenizer.get());
+  const auto ids = train::SpecialIds::of(model.config(), folder.tokenizer().get());
   train::TaskOptions options;
   options.tasks = {};
   const train::BatchMaker maker(data.corpus, data.spans, data.segments, options, training.tasks, ids, 0);
   watch_interrupts();
   const train::WalkOptions walk{
       .carry = carry, .batch = flags.batch, .max_segments = flags.max_segments, .stop = interrupted};
-  const train::LossReport loss = evaluate_loss(*folder.model, data, maker, task, folder.tokenizer.get(), walk);
+  const train::LossReport loss = evaluate_loss(model, data, maker, task, folder.tokenizer().get(), walk);
   if (loss.total.targets == 0) {
     throw input_error(
         fmt::format("the text holds nothing to measure for the task {}", task.text()), flags.corpus.data.front(),
@@ -75,7 +74,7 @@ int run(const EvalFlags& flags) {
   json["documents"] = data.spans.size();
   json["segment"] = data.segments.segment;
   if (flags.recall)
-    json["recall"] = evaluate_recall(*folder.model, data, maker, task, ids, folder.tokenizer.get(), walk).to_json();
+    json["recall"] = evaluate_recall(model, data, maker, task, ids, folder.tokenizer().get(), walk).to_json();
   if (flags.json) {
     print_json(json);
     return interrupted() ? 1 : 0;

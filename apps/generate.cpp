@@ -77,7 +77,8 @@ int run(const GenerateFlags& flags) {
   if (given != 1)
     throw usage_error("give exactly one of --input-ids, --text and --file", "command line",
                       "see palimpsest generate --help");
-  const auto& config = folder.config;
+  const models::BartModel& model = *folder.bart();
+  const auto& config = model.config();
   checkpoint::Task task{"", config.decoder_start_token_id, 0};
   if (!flags.task.empty()) {
     task = folder.training.task(flags.task);
@@ -105,15 +106,15 @@ int run(const GenerateFlags& flags) {
     models::EncodeInput input = padded(parse_ids(flags.input_ids, config.vocab_size), config.pad_token_id);
     input.ids = input.ids.to(device);
     if (input.mask.defined()) input.mask = input.mask.to(device);
-    encoded = folder.model->encode(input);
+    encoded = model.encode(input);
   } else {
-    if (!folder.tokenizer)
+    if (!folder.tokenizer())
       throw input_error("the model folder has no tokenizer", flags.model.model,
                         "put tokenizer.json into it, or give --input-ids");
     const std::string text = !flags.text.empty() ? flags.text
                              : flags.file == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {})
                                                  : read_file(flags.file);
-    const auto ids = folder.tokenizer->encode_ids(text);
+    const auto ids = folder.tokenizer()->encode_ids(text);
     if (ids.empty()) throw input_error("the text is empty", flags.file.empty() ? "--text" : flags.file);
     memory::Memory memory;
     for (size_t first = 0; first < ids.size(); first += static_cast<size_t>(segment)) {
@@ -123,29 +124,29 @@ int run(const GenerateFlags& flags) {
       models::EncodeInput input;
       input.ids = at::tensor(row, at::kLong).unsqueeze(0).to(device);
       input.memory = memory;
-      encoded = folder.model->encode(input);
+      encoded = model.encode(input);
       memory = encoded.memory;
     }
   }
   std::optional<text::StreamingDecoder> decoder;
   generate::OnTokens on_tokens;
   if (flags.stream && !flags.json) {
-    if (!folder.tokenizer || encoded.context.size(0) != 1)
+    if (!folder.tokenizer() || encoded.context.size(0) != 1)
       throw usage_error("--stream needs a tokenizer and one row", "command line");
-    decoder.emplace(folder.tokenizer, true);
+    decoder.emplace(folder.tokenizer(), true);
     on_tokens = [&](const std::vector<int64_t>& tokens) {
       std::cout << decoder->push(static_cast<int32_t>(tokens.front())) << std::flush;
       return !interrupted();
     };
     watch_interrupts();
   }
-  const auto result = generate::greedy(*folder.model, encoded, options, on_tokens);
+  const auto result = generate::greedy(model, encoded, options, on_tokens);
   const auto text_of = [&](const std::vector<int64_t>& sequence) {
-    return folder.tokenizer->decode(std::vector<int32_t>(sequence.begin(), sequence.end()), true);
+    return folder.tokenizer()->decode(std::vector<int32_t>(sequence.begin(), sequence.end()), true);
   };
   if (flags.json) {
     Json json = {{"sequences", result.sequences}, {"scores", result.scores}};
-    if (folder.tokenizer) {
+    if (folder.tokenizer()) {
       for (const auto& sequence : result.sequences) json["texts"].push_back(text_of(sequence));
     }
     print_json(json);
@@ -153,7 +154,7 @@ int run(const GenerateFlags& flags) {
     print_line(decoder->finish());
   } else {
     for (const auto& sequence : result.sequences)
-      print_line(folder.tokenizer ? text_of(sequence) : Json(sequence).dump());
+      print_line(folder.tokenizer() ? text_of(sequence) : Json(sequence).dump());
   }
   return 0;
 }

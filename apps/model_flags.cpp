@@ -19,15 +19,14 @@ checkpoint::ModelFolder load(const ModelFlags& flags) {
   options.device = device_of(flags);
   options.allow_missing = flags.allow_missing;
   // Stored half floats are widened by default: on CPUs without half-float units they are slower, not faster.
+  options.widen = true;
   if (!flags.dtype.empty()) options.dtype = nn::dtype_of(flags.dtype);
   auto folder = checkpoint::load_model(flags.model, options);
-  if (!options.dtype && at::isReducedFloatingType(folder.model->shared->weight.scalar_type())) {
-    options.dtype = at::kFloat;
-    folder = checkpoint::load_model(flags.model, options);
-  }
+  const Json own = folder.model->config_json().value("palimpsest", Json::object());
   spdlog::info("{}: {}, {}, {}", std::filesystem::path(flags.model).lexically_normal().string(),
-               folder.config.memory.enabled() ? folder.config.memory.text() : "no memory",
-               nn::dtype_name(folder.model->shared->weight.scalar_type()), flags.device);
+               fmt::format("{}, {}", folder.model->family(),
+                           own.contains("memory") ? "memory " + own.value("memory", "") : "no memory"),
+               nn::dtype_name(folder.model->dtype()), flags.device);
   return folder;
 }
 

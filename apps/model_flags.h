@@ -26,7 +26,7 @@ struct ModelFlags {
 void require(const char* flag, const std::string& value);
 /// cpu or cuda as a device; a usage error where the machine has none.
 at::Device device_of(const ModelFlags& flags);
-/// Opens the folder and prints the effective type and device.
+/// Opens the folder and says its effective type and device.
 checkpoint::ModelFolder load(const ModelFlags& flags);
 
 }  // namespace palimpsest::app

@@ -53,7 +53,7 @@ class Streamer {
  public:
   Streamer(const StreamFlags& flags, const checkpoint::ModelFolder& folder, const checkpoint::Task& task,
            int64_t segment)
-      : flags_(flags), folder_(folder), task_(task), segment_(segment), memory_(folder.model->fresh_memory(1)) {}
+      : flags_(flags), model_(*folder.bart()), task_(task), segment_(segment), memory_(model_.fresh_memory(1)) {}
 
   /// Reads one segment, measures the task on it, and carries the memory on.
   void read(const std::vector<int32_t>& ids, bool first) {
@@ -64,7 +64,7 @@ class Streamer {
     input.reset = at::full({1}, first, at::kBool).to(input.ids.device());
     // "next": the segment that was just read is what the one before had to foretell.
     if (task_.name == "next" && !first && previous_output_.context.defined()) measure(previous_output_, ids);
-    models::EncoderOutput encoded = folder_.model->encode(input);
+    models::EncoderOutput encoded = model_.encode(input);
     memory_ = encoded.memory;
     if (memory_.slots.defined() && !memory_.slots.isfinite().all().item<bool>()) {
       throw internal_error("the memory is not finite", fmt::format("after {} tokens", total_.tokens),
@@ -133,22 +133,22 @@ class Streamer {
   at::Tensor ids_tensor(const std::vector<int32_t>& ids) const {
     return at::tensor(std::vector<int64_t>(ids.begin(), ids.end()), at::kLong)
         .unsqueeze(0)
-        .to(folder_.model->shared->weight.device());
+        .to(model_.shared->weight.device());
   }
 
   void measure(const models::EncoderOutput& encoded, const std::vector<int32_t>& target) {
     std::vector<int64_t> labels(target.begin(), target.end());
-    if (task_.name == "recall") labels.push_back(folder_.config.eos_token_id);
+    if (task_.name == "recall") labels.push_back(model_.config().eos_token_id);
     const at::Tensor wanted = at::tensor(labels, at::kLong).unsqueeze(0).to(encoded.context.device());
-    const at::Tensor inputs = nn::shift_right(wanted, task_.start_id, folder_.config.pad_token_id);
-    const auto loss = nn::target_loss(folder_.model->logits(folder_.model->decode(inputs, {}, encoded)), wanted);
+    const at::Tensor inputs = nn::shift_right(wanted, task_.start_id, model_.config().pad_token_id);
+    const auto loss = nn::target_loss(model_.logits(model_.decode(inputs, {}, encoded)), wanted);
     int64_t right = 0, asked = 0;
     if (flags_.recall && task_.name == "recall") {
-      const auto given = generate::greedy(*folder_.model, encoded,
+      const auto given = generate::greedy(model_, encoded,
                                           {.start_id = task_.start_id,
                                            .max_new_tokens = static_cast<int64_t>(target.size()),
-                                           .eos_id = folder_.config.eos_token_id,
-                                           .never = {folder_.config.pad_token_id}});
+                                           .eos_id = model_.config().eos_token_id,
+                                           .never = {model_.config().pad_token_id}});
       for (size_t j = 0; j < target.size() && j < given.sequences[0].size(); ++j)
         right += given.sequences[0][j] == target[j];
       asked = static_cast<int64_t>(target.size());
@@ -162,7 +162,7 @@ class Streamer {
   }
 
   const StreamFlags& flags_;
-  const checkpoint::ModelFolder& folder_;
+  const models::BartModel& model_;
   const checkpoint::Task& task_;
   int64_t segment_;
   memory::Memory memory_;
@@ -175,11 +175,9 @@ class Streamer {
 int run(const StreamFlags& flags) {
   const at::NoGradGuard no_grad;
   const auto folder = load(flags.model);
-  if (!folder.tokenizer)
-    throw input_error("the model folder has no tokenizer", flags.model.model, "put tokenizer.json into it");
+  const models::BartConfig& config = folder.bart()->config();
   if (flags.corpus.data.empty()) throw usage_error("no text is given", "command line", "name a file, or - for stdin");
-  checkpoint::Task task{"read", folder.config.decoder_start_token_id,
-                        0};  // a stock model reads without being asked anything
+  checkpoint::Task task{"read", config.decoder_start_token_id, 0};  // a stock model reads without being asked anything
   if (!flags.task.empty()) {
     task = folder.training.task(flags.task);
   } else if (!folder.training.tasks.empty()) {
@@ -187,14 +185,14 @@ int run(const StreamFlags& flags) {
   }
   const int64_t segment = flags.segment > 0             ? flags.segment
                           : folder.training.segment > 0 ? folder.training.segment
-                                                        : folder.config.max_position_embeddings;
-  if (segment > folder.config.max_position_embeddings) {
-    throw usage_error(fmt::format("--segment {} is longer than the position table of {}", segment,
-                                  folder.config.max_position_embeddings),
-                      "", "give a shorter --segment");
+                                                        : config.max_position_embeddings;
+  if (segment > config.max_position_embeddings) {
+    throw usage_error(
+        fmt::format("--segment {} is longer than the position table of {}", segment, config.max_position_embeddings),
+        "", "give a shorter --segment");
   }
   watch_interrupts();
-  data::TokenStream stream(flags.corpus, data::tokenize_with(*folder.tokenizer));
+  data::TokenStream stream(flags.corpus, data::tokenize_with(folder.need_tokenizer()));
   Streamer streamer(flags, folder, task, segment);
   const bool seekable = flags.corpus.data != std::vector<std::string>{"-"};
   double next_share = 0.01;  // the first line comes early: the end is compared with it

@@ -34,7 +34,7 @@ at::Tensor Block::finish(const at::Tensor& x, const at::Tensor& attended) const 
   const bool training = is_training();
   const at::Tensor mixed =
       self_attn_layer_norm->forward(x + nn::dropout(self_attn->output(attended), shape_.dropout, training));
-  const at::Tensor fed = nn::feed_forward(mixed, *fc1, *fc2, shape_.activation_dropout, training);
+  const at::Tensor fed = nn::feed_forward(mixed, *fc1, *fc2, shape_.activation, shape_.activation_dropout, training);
   return final_layer_norm->forward(mixed + nn::dropout(fed, shape_.dropout, training));
 }
 

@@ -17,6 +17,7 @@ struct LayerShape {
   int64_t inner = 0;  ///< F
   double epsilon = 1e-5;
   double dropout = 0, attention_dropout = 0, activation_dropout = 0;
+  nn::Activation activation = nn::Activation::kGelu;
 };
 
 /// The four projections of multi-head attention; names as in Hugging Face's BART.

@@ -38,68 +38,76 @@ const Task& Training::task(const std::string& name) const {
 
 namespace {
 
-/// Module names and the names of the Hugging Face (and the MemBART authors') files. First match wins.
-const std::vector<std::pair<std::regex, std::string>>& name_table() {
-  static const std::vector<std::pair<std::regex, std::string>> table = {
-      {std::regex(R"(shared\.weight)"), "model.shared.weight"},
-      {std::regex(R"((encoder|decoder)_embeddings\.(.*))"), "model.$1.$2"},
-      {std::regex(R"((encoder|decoder)_layers_(\d+)\.(.*))"), "model.$1.layers.$2.$3"},
-      {std::regex(R"(memory\.layers_(\d+)\.self_attn\.(.*))"), "model.encoder.layers.$1.self_attn.mem_$2"},
-      {std::regex(R"(memory\.layers_(\d+)\.(.*))"), "model.encoder.layers.$1.mem_$2"},
-      {std::regex(R"(memory\.(.*))"), "model.encoder.$1"},
-  };
-  return table;
+std::string list_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < 20; ++i) text += (text.empty() ? "" : ", ") + printable(names[i]);
+  return names.size() > 20 ? text + fmt::format(" and {} more", names.size() - 20) : text;
 }
 
-const std::string kPrefix = "model.";
-const std::string kEmbedding = "model.shared.weight";
-/// Names under which the one tied embedding may stand in a file.
-const std::set<std::string> kEmbeddingAliases = {kEmbedding, "model.encoder.embed_tokens.weight",
-                                                 "model.decoder.embed_tokens.weight", "lm_head.weight"};
+using Tensors = std::map<std::string, at::Tensor>;
+
+/// The tensors of a file under their full names: prefix added, buffers of other programs left out, the tied table under
+/// its first name.
+Tensors full_names(const models::Model& model, const Tensors& tensors, LoadReport& report) {
+  const NameTable& table = name_table(model.family());
+  std::set<std::string> expected(table.tied.begin(), table.tied.end());
+  for (const auto& [name, tensor] : named_tensors(model)) expected.insert(name);
+  Tensors given;
+  for (const auto& [name, tensor] : tensors) {
+    std::string full = table.full_name_of(name);
+    if (std::regex_match(full, table.ignored)) continue;
+    if (expected.count(full) == 0) full = name;
+    if (full != name) report.renamed.emplace_back(name, full);
+    given[full] = tensor;
+  }
+  // The names of one tied table that the model does not have on their own.
+  std::set<std::string> own;
+  for (const auto& [name, tensor] : named_tensors(model)) own.insert(name);
+  at::Tensor tied;
+  for (const std::string& name : table.tied) {
+    if (given.count(name) != 0 && !tied.defined()) tied = given.at(name);
+    if (own.count(name) == 0) given.erase(name);
+  }
+  for (const std::string& name : table.tied) {
+    // A model with tables of their own takes the one that is there for those that are not (the file tied them).
+    if (tied.defined() && own.count(name) != 0) given.emplace(name, tied);
+  }
+  return given;
+}
 
 }  // namespace
 
-std::string file_name_of(const std::string& module_name) {
-  for (const auto& [pattern, replacement] : name_table()) {
-    if (std::regex_match(module_name, pattern)) return std::regex_replace(module_name, pattern, replacement);
-  }
-  return module_name;
-}
-
-std::vector<std::pair<std::string, at::Tensor>> named_tensors(const models::BartModel& model) {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const auto& entry : model.named_parameters()) tensors.emplace_back(file_name_of(entry.key()), entry.value());
-  for (const auto& entry : model.named_buffers()) tensors.emplace_back(file_name_of(entry.key()), entry.value());
-  return tensors;
-}
-
-void fill_model(models::BartModel& model, const std::map<std::string, at::Tensor>& tensors, const std::string& source,
-                const LoadOptions& options) {
+LoadReport fill_model(models::Model& model, const std::map<std::string, at::Tensor>& tensors, const std::string& source,
+                      const LoadOptions& options) {
   const at::NoGradGuard no_grad;
-  std::map<std::string, at::Tensor> given;  // under their full names
-  for (const auto& [name, tensor] : tensors) {
-    const bool bare = name.rfind("encoder.", 0) == 0 || name.rfind("decoder.", 0) == 0 || name.rfind("shared.", 0) == 0;
-    std::string full = bare ? kPrefix + name : name;
-    if (kEmbeddingAliases.count(full) != 0) {
-      if (full != kEmbedding && given.count(kEmbedding) != 0) continue;
-      full = kEmbedding;
-    }
-    given.emplace(full, tensor);
-  }
+  LoadReport report;
+  const NameTable& table = name_table(model.family());
+  Tensors given = full_names(model, tensors, report);
+  auto* bart = dynamic_cast<models::BartModel*>(&model);
   std::vector<std::string> missing, misshapen;
+  std::set<std::string> of_memory;
+  if (bart != nullptr && bart->memory) {
+    for (const auto& entry : bart->memory->named_parameters())
+      of_memory.insert(table.file_name_of("memory." + entry.key()));
+  }
   for (auto& [name, parameter] : named_tensors(model)) {
+    const bool may_be_new = options.memory && of_memory.count(name) != 0;
     const auto found = given.find(name);
     if (found == given.end()) {
-      if (name == "final_logits_bias") {
+      if (std::find(table.optional.begin(), table.optional.end(), name) != table.optional.end()) {
         parameter.zero_();
       } else {
-        missing.push_back(name);
+        (may_be_new ? report.initialised : missing).push_back(name);
       }
       continue;
     }
     const at::Tensor value = found->second;
     given.erase(found);
     if (value.sizes() != parameter.sizes()) {
+      if (may_be_new) {
+        report.initialised.push_back(name);
+        continue;
+      }
       misshapen.push_back(
           fmt::format("{} is {}, expected {}", name, nn::shape_text(value.sizes()), nn::shape_text(parameter.sizes())));
       continue;
@@ -107,18 +115,17 @@ void fill_model(models::BartModel& model, const std::map<std::string, at::Tensor
     // set_data keeps the module's handle and the map's bytes: nothing is copied where type and device agree.
     parameter.set_data(value.to(options.device, options.dtype.value_or(value.scalar_type())));
   }
-  const auto list = [](const std::vector<std::string>& names) {
-    std::string text;
-    for (size_t i = 0; i < names.size() && i < 20; ++i) text += (text.empty() ? "" : ", ") + names[i];
-    return names.size() > 20 ? text + fmt::format(" and {} more", names.size() - 20) : text;
-  };
   std::vector<std::string> unexpected;
-  for (const auto& [name, tensor] : given) unexpected.push_back(name);
+  for (const auto& [name, tensor] : given) {
+    const bool of_dropped_memory =
+        options.memory && (name.find(".mem_") != std::string::npos || name.find(".memory_") != std::string::npos);
+    (of_dropped_memory ? report.dropped : unexpected).push_back(name);
+  }
   std::string problem;
   const auto add = [&](const char* what, const std::vector<std::string>& names) {
     if (!names.empty())
       problem += fmt::format("{}{} {} tensor{}: {}", problem.empty() ? "" : "; ", names.size(), what,
-                             names.size() > 1 ? "s" : "", list(names));
+                             names.size() > 1 ? "s" : "", list_of(names));
   };
   add("mis-shaped", misshapen);
   if (!options.allow_missing) {
@@ -131,8 +138,17 @@ void fill_model(models::BartModel& model, const std::map<std::string, at::Tensor
                           ? "give --allow-missing to initialise what is missing and drop what is unexpected"
                           : "config.json and weights must belong together");
   }
-  if (!missing.empty()) spdlog::warn("initialised with seed {}: {}", options.seed, list(missing));
-  if (!unexpected.empty()) spdlog::warn("dropped: {}", list(unexpected));
+  if (!report.initialised.empty()) {
+    const std::set<std::string> names(report.initialised.begin(), report.initialised.end());
+    bart->initialize_memory(
+        [&](const std::string& module_name) { return names.count(table.file_name_of(module_name)) != 0; },
+        options.memory_init, options.seed);
+  }
+  if (!missing.empty()) spdlog::warn("initialised with seed {}: {}", options.seed, list_of(missing));
+  if (!unexpected.empty()) spdlog::warn("dropped: {}", list_of(unexpected));
+  report.initialised.insert(report.initialised.end(), missing.begin(), missing.end());
+  report.dropped.insert(report.dropped.end(), unexpected.begin(), unexpected.end());
+  return report;
 }
 
 at::Device device_named(const std::string& name) {
@@ -143,6 +159,11 @@ at::Device device_named(const std::string& name) {
                       "use --device cpu, or a CUDA build of LibTorch on a machine with a GPU");
   }
   return at::Device(at::kCUDA, 0);
+}
+
+models::MemoryInit memory_init_named(const std::string& name) {
+  check_choice("--memory-init", name, {"random", "copy"});
+  return name == "copy" ? models::MemoryInit::kCopy : models::MemoryInit::kRandom;
 }
 
 Training training_from_json(const Json& config, const std::string& source) {
@@ -167,6 +188,102 @@ Training training_from_json(const Json& config, const std::string& source) {
   return training;
 }
 
+namespace {
+
+/// Tables that config.json calls tied but whose copies in the file differ are not tied, as in the reference.
+void heed_untied_copies(Json& config, const Tensors& tensors, const std::string& path) {
+  if (config.contains("tie_word_embeddings") && config["tie_word_embeddings"] == false) return;
+  const NameTable& table = name_table(config.at("model_type").get<std::string>());
+  std::string first_name;
+  at::Tensor first;
+  for (const std::string& name : table.tied) {
+    for (const std::string& spelt : {name, name.starts_with(table.prefix) ? name.substr(table.prefix.size()) : name}) {
+      const auto found = tensors.find(spelt);
+      if (found == tensors.end()) continue;
+      if (!first.defined()) {
+        first = found->second;
+        first_name = spelt;
+      } else if (first.data_ptr() != found->second.data_ptr() &&
+                 !(first.sizes() == found->second.sizes() && first.equal(found->second))) {
+        spdlog::warn("{}: config.json ties {} and {}, but they differ: each is used where it belongs", path, first_name,
+                     spelt);
+        config["tie_word_embeddings"] = false;
+        return;
+      }
+      break;
+    }
+  }
+}
+
+/// Every tensor under its name, and under the names that the metadata calls aliases of it.
+Tensors read_tensors(const TensorSet& file) {
+  Tensors tensors;
+  for (const auto& name : file.names()) tensors[name] = file.tensor(name);
+  for (const auto& [alias, name] : file.metadata()) {
+    if (tensors.count(alias) == 0 && file.contains(name)) tensors[alias] = tensors.at(name);
+  }
+  return tensors;
+}
+
+/// A copy of `table` [V, ..] (or [1, V]) with `rows` rows; new ones are drawn like new weights, of a bias 0.
+at::Tensor with_rows(const at::Tensor& table, int64_t rows, double std, uint64_t seed, const std::string& name) {
+  const int64_t axis = table.size(0) == 1 ? 1 : 0;
+  auto shape = table.sizes().vec();
+  shape[static_cast<size_t>(axis)] = rows;
+  at::Tensor wider = at::zeros(shape, table.options());
+  if (axis == 0) nn::fill_normal(wider, std, seed, name);
+  wider.narrow(axis, 0, table.size(axis)).copy_(table);
+  return wider;
+}
+
+/// Gives the vocabulary's tables more rows where the caller asks for them.
+void widen_vocabulary(ModelFolder& folder, Tensors& tensors, const LoadOptions& options) {
+  const int64_t rows = json_int(folder.config, "vocab_size", folder.path);
+  if (options.vocab_size <= rows) return;
+  folder.config["vocab_size"] = options.vocab_size;
+  const NameTable& table = name_table(folder.config.at("model_type").get<std::string>());
+  std::vector<std::string> names = table.tied;
+  names.insert(names.end(), table.optional.begin(), table.optional.end());
+  for (auto& [name, tensor] : tensors) {
+    if (std::find(names.begin(), names.end(), table.full_name_of(name)) == names.end()) continue;
+    tensor = with_rows(tensor, options.vocab_size, 0.02, options.seed, name);
+    folder.report.resized.push_back(name);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<models::BartModel> ModelFolder::bart() const {
+  auto model_as_bart = std::dynamic_pointer_cast<models::BartModel>(model);
+  if (!model_as_bart) {
+    throw usage_error(fmt::format("this needs an encoder-decoder, the folder holds a {} model", model->family()), path,
+                      "give a BART or MemBART folder");
+  }
+  return model_as_bart;
+}
+
+std::shared_ptr<const text::Tokenizer> ModelFolder::tokenizer() const {
+  if (tokenizer_) return tokenizer_;
+  for (const char* name : {"tokenizer.json", "vocab.json", "encoder.json", "vocab.txt"}) {
+    if (!fs::exists(fs::path(path) / name)) continue;
+    auto loaded = text::Tokenizer::load(path);
+    if (loaded->vocab_size() > model->vocab_size()) {
+      throw input_error(fmt::format("the tokenizer has {} entries, the model's embedding only {} rows",
+                                    loaded->vocab_size(), model->vocab_size()),
+                        path, "put the tokenizer that the model was trained with into the folder");
+    }
+    tokenizer_ = std::move(loaded);
+    break;
+  }
+  return tokenizer_;
+}
+
+const text::Tokenizer& ModelFolder::need_tokenizer() const {
+  if (const auto loaded = tokenizer()) return *loaded;
+  throw input_error("the model folder has no tokenizer", path,
+                    "put tokenizer.json, or vocab.json and merges.txt, into it");
+}
+
 ModelFolder load_model(const std::string& path, const LoadOptions& options) {
   if (!fs::is_directory(path)) {
     throw input_error("is not a model folder", path, "a model is a folder with config.json and model.safetensors");
@@ -175,54 +292,58 @@ ModelFolder load_model(const std::string& path, const LoadOptions& options) {
   if (!fs::exists(config_path))
     throw input_error("the folder has no config.json", path,
                       "give a model folder, or a checkpoint-STEP folder of a run");
-  const Json json = read_json(config_path);
   ModelFolder folder;
   folder.path = path;
-  folder.config = models::BartConfig::from_json(json, config_path);
-  folder.training = training_from_json(json, config_path);
+  folder.config = read_json(config_path);
+  folder.training = training_from_json(folder.config, config_path);
+  if (options.memory) {
+    folder.config.erase("memory_len");
+    Json& own = folder.config["palimpsest"];
+    if (!own.contains("format")) own["format"] = 1;
+    own["memory"] = options.memory->text();
+  }
+  // On the meta device this costs nothing, and a config that is wrong is refused before the weights are opened.
+  models::make_model(folder.config, config_path, at::TensorOptions().device(at::kMeta));
+  const TensorSet file = TensorSet::open(path);
+  Tensors tensors = read_tensors(file);
+  heed_untied_copies(folder.config, tensors, path);
+  widen_vocabulary(folder, tensors, options);
+  at::ScalarType stored = at::kFloat;
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor.is_floating_point()) stored = tensor.scalar_type();
+  }
+  LoadOptions effective = options;
+  if (!effective.dtype) effective.dtype = options.widen && at::isReducedFloatingType(stored) ? at::kFloat : stored;
+  // at::empty reserves addresses and touches no page; the file's own bytes are then put in its place.
+  folder.model =
+      models::make_model(folder.config, config_path, at::TensorOptions(*effective.dtype).device(options.device));
   for (const Task& task : folder.training.tasks) {
-    if (task.start_id < 0 || task.start_id >= folder.config.vocab_size) {
+    if (task.start_id < 0 || task.start_id >= folder.model->vocab_size()) {
       throw input_error(fmt::format("the start token of the task {} is {}, outside the vocabulary of {}", task.text(),
-                                    task.start_id, folder.config.vocab_size),
+                                    task.start_id, folder.model->vocab_size()),
                         config_path);
     }
   }
-  const TensorSet file = TensorSet::open(path);
-  std::map<std::string, at::Tensor> tensors;
-  at::ScalarType stored = at::kFloat;
-  for (const auto& name : file.names()) {
-    tensors[name] = file.tensor(name);
-    if (tensors[name].is_floating_point()) stored = tensors[name].scalar_type();
-  }
-  LoadOptions effective = options;
-  if (!effective.dtype) effective.dtype = stored;
-  // at::empty reserves addresses and touches no page; the file's own bytes are then put in its place.
-  folder.model =
-      std::make_shared<models::BartModel>(folder.config, at::TensorOptions(*effective.dtype).device(options.device));
-  if (options.allow_missing) folder.model->initialize({.std = folder.config.init_std, .seed = options.seed});
-  fill_model(*folder.model, tensors, path, effective);
+  if (options.allow_missing) folder.model->initialize({.std = folder.model->init_std(), .seed = options.seed});
+  LoadReport report = fill_model(*folder.model, tensors, path, effective);
+  report.resized = folder.report.resized;
+  folder.report = std::move(report);
   folder.model->eval();
   for (const auto& [name, tensor] : named_tensors(*folder.model))
     folder.weight_bytes += static_cast<int64_t>(tensor.nbytes());
-  for (const char* name : {"tokenizer.json", "vocab.json", "encoder.json"}) {
-    if (fs::exists(fs::path(path) / name)) {
-      folder.tokenizer = text::Tokenizer::load(path);
-      break;
-    }
-  }
-  if (folder.tokenizer && folder.tokenizer->vocab_size() > folder.config.vocab_size) {
-    throw input_error(fmt::format("the tokenizer has {} entries, the model's embedding only {} rows",
-                                  folder.tokenizer->vocab_size(), folder.config.vocab_size),
-                      path, "put the tokenizer that the model was trained with into the folder");
-  }
   return folder;
 }
 
-void save_model(const std::string& folder, const models::BartModel& model, const Training& training,
-                const text::Tokenizer* tokenizer, std::optional<at::ScalarType> dtype) {
+void save_model(const std::string& folder, const models::Model& model, const Training& training,
+                const text::Tokenizer* tokenizer, const SaveOptions& options) {
   const fs::path root(folder);
-  Json json = model.config().to_json();
-  json["dtype"] = nn::dtype_name(dtype.value_or(model.shared->weight.scalar_type()));
+  const auto dtype = options.dtype;
+  Json json = options.base_config;
+  json.erase("palimpsest");
+  json.erase("torch_dtype");  // the older name of dtype
+  json.erase("memory_len");   // the authors' name for the memory
+  for (const auto& [key, value] : model.config_json().items()) json[key] = value;
+  json["dtype"] = nn::dtype_name(dtype.value_or(model.dtype()));
   if (!training.tasks.empty()) {
     Json& own = json["palimpsest"];
     if (!own.contains("format")) own["format"] = 1;
@@ -235,11 +356,11 @@ void save_model(const std::string& folder, const models::BartModel& model, const
     }
   }
   write_json((root / "config.json").string(), json);
-  const auto& config = model.config();
-  write_json((root / "generation_config.json").string(), {{"bos_token_id", config.bos_token_id},
-                                                          {"pad_token_id", config.pad_token_id},
-                                                          {"eos_token_id", config.eos_token_id},
-                                                          {"decoder_start_token_id", config.decoder_start_token_id}});
+  Json generation = options.generation_config;
+  for (const char* key : {"bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"}) {
+    if (!generation.contains(key) && json.contains(key) && !json.at(key).is_null()) generation[key] = json.at(key);
+  }
+  write_json((root / "generation_config.json").string(), generation);
   auto tensors = named_tensors(model);
   for (auto& [name, tensor] : tensors) {
     tensor = tensor.detach();

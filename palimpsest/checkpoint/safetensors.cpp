@@ -523,6 +523,30 @@ void save_safetensors(const std::string& path, const std::vector<std::pair<std::
   });
 }
 
+namespace {
+
+/// The one command that makes a safetensors file of pickled weights; "" where there are none.
+std::string how_to_convert_pickles(const fs::path& folder) {
+  if (fs::exists(folder / "pytorch_model.bin")) {
+    return fmt::format(
+        "pytorch_model.bin is a pickle, which is never loaded; this converts it: cd '{}' && python3 -c \"import torch, "
+        "safetensors.torch as s; s.save_file({{k: v.clone().contiguous() for k, v in torch.load('pytorch_model.bin', "
+        "map_location='cpu', weights_only=True).items()}}, 'model.safetensors', {{'format': 'pt'}})\"",
+        folder.string());
+  }
+  if (fs::exists(folder / "pytorch_model.bin.index.json")) {
+    return fmt::format(
+        "pytorch_model-*.bin are pickles, which are never loaded; this converts them: cd '{}' && python3 -c \"import "
+        "glob, torch, safetensors.torch as s; s.save_file({{k: v.clone().contiguous() for f in "
+        "sorted(glob.glob('pytorch_model-*.bin')) for k, v in torch.load(f, map_location='cpu', "
+        "weights_only=True).items()}}, 'model.safetensors', {{'format': 'pt'}})\"",
+        folder.string());
+  }
+  return "";
+}
+
+}  // namespace
+
 TensorSet TensorSet::open(const std::string& folder_or_file) {
   constexpr const char* kFile = "model.safetensors";
   constexpr const char* kIndex = "model.safetensors.index.json";
@@ -542,12 +566,8 @@ TensorSet TensorSet::open(const std::string& folder_or_file) {
   } else if (fs::exists(folder / kIndex)) {
     set.open_index((folder / kIndex).string());
   } else {
-    const bool pickled =
-        fs::exists(folder / "pytorch_model.bin") || fs::exists(folder / "pytorch_model.bin.index.json");
-    throw input_error(
-        fmt::format("the folder has neither {} nor {}", kFile, kIndex), folder_or_file,
-        pickled ? "pytorch_model.bin is a pickle, which is never loaded: save the model again with safe_serialization"
-                : "");
+    throw input_error(fmt::format("the folder has neither {} nor {}", kFile, kIndex), folder_or_file,
+                      how_to_convert_pickles(folder));
   }
   return set;
 }

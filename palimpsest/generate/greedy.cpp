@@ -33,7 +33,7 @@ Generated greedy(const models::BartModel& model, const models::EncoderOutput& en
     for (const int64_t id : options.never) banned[id] = true;
     banned = banned.to(encoded.context.device());
   }
-  attention::State state;
+  models::DecoderState state;
   at::Tensor ids =
       at::full({batch, 1}, options.start_id, at::TensorOptions(at::kLong).device(encoded.context.device()));
   for (int64_t step = 0; step < options.max_new_tokens; ++step) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "palimpsest/core/error.h"
+#include "palimpsest/models/config_reader.h"
 
 namespace palimpsest::models {
 
@@ -18,10 +19,12 @@ constexpr double kEpsilon = 1e-5;
 }  // namespace
 
 attention::LayerShape BartConfig::encoder_shape() const {
-  return {d_model, encoder_attention_heads, encoder_ffn_dim, kEpsilon, dropout, attention_dropout, activation_dropout};
+  return {d_model, encoder_attention_heads, encoder_ffn_dim,    kEpsilon,
+          dropout, attention_dropout,       activation_dropout, activation};
 }
 attention::LayerShape BartConfig::decoder_shape() const {
-  return {d_model, decoder_attention_heads, decoder_ffn_dim, kEpsilon, dropout, attention_dropout, activation_dropout};
+  return {d_model, decoder_attention_heads, decoder_ffn_dim,    kEpsilon,
+          dropout, attention_dropout,       activation_dropout, activation};
 }
 
 BartConfig BartConfig::base() { return {}; }
@@ -34,88 +37,31 @@ BartConfig BartConfig::large() {
   return config;
 }
 
-namespace {
-
-/// Reads typed keys of one JSON object, with errors that name the key.
-class ConfigReader {
- public:
-  ConfigReader(const Json& json, std::string source) : json_(json), source_(std::move(source)) {
-    if (!json.is_object()) throw input_error("a config must be a JSON object", source_);
-  }
-  bool has(const std::string& key) const { return json_.contains(key) && !json_.at(key).is_null(); }
-  /// Required, and between 1 and `most` (beyond which a size can only be an error).
-  int64_t size(const std::string& key, int64_t most) const {
-    return bounded(key, json_int(json_, key, source_), 1, most);
-  }
-  int64_t id(const std::string& key, int64_t fallback) const {
-    return has(key) ? bounded(key, json_int(json_, key, source_), 0, (1LL << 31) - 1) : fallback;
-  }
-  double rate(const std::string& key, double fallback) const {
-    if (!has(key)) return fallback;
-    const Json& value = json_.at(key);
-    if (!value.is_number() || value.get<double>() < 0 || value.get<double>() > 1) {
-      throw input_error(fmt::format("\"{}\" must be a number from 0 to 1", key), source_);
-    }
-    return value.get<double>();
-  }
-  bool flag(const std::string& key, bool fallback) const {
-    if (!has(key)) return fallback;
-    if (!json_.at(key).is_boolean()) throw input_error(fmt::format("\"{}\" must be true or false", key), source_);
-    return json_.at(key).get<bool>();
-  }
-  std::string text(const std::string& key, const std::string& fallback) const {
-    return has(key) ? json_string(json_, key, source_) : fallback;
-  }
-  const Json& object(const std::string& key) const { return json_.at(key); }
-  const std::string& source() const { return source_; }
-
- private:
-  int64_t bounded(const std::string& key, int64_t value, int64_t least, int64_t most) const {
-    if (value < least || value > most)
-      throw input_error(fmt::format("\"{}\" is {}, which is not from {} to {}", key, value, least, most), source_);
-    return value;
-  }
-  const Json& json_;
-  std::string source_;
-};
-
-}  // namespace
-
 BartConfig BartConfig::from_json(const Json& json, const std::string& source) {
   const ConfigReader read(json, source);
-  const std::string family = read.text("model_type", "bart");
-  if (family != "bart") {
-    throw input_error(fmt::format("model_type \"{}\" is not supported", family), source, "this version reads bart");
-  }
-  const std::string activation = read.text("activation_function", "gelu");
-  if (activation != "gelu")
-    throw input_error(fmt::format("activation_function \"{}\" is not supported", activation), source,
-                      "this version has gelu");
-  constexpr int64_t kMost = 1 << 24;
   BartConfig config;
-  config.vocab_size = read.size("vocab_size", kMost);
-  config.d_model = read.size("d_model", 1 << 16);
-  config.encoder_layers = read.size("encoder_layers", 1024);
-  config.decoder_layers = read.size("decoder_layers", 1024);
-  config.encoder_attention_heads = read.size("encoder_attention_heads", 1024);
-  config.decoder_attention_heads = read.size("decoder_attention_heads", 1024);
-  config.encoder_ffn_dim = read.size("encoder_ffn_dim", 1 << 20);
-  config.decoder_ffn_dim = read.size("decoder_ffn_dim", 1 << 20);
-  config.max_position_embeddings = read.size("max_position_embeddings", kMost);
+  config.vocab_size = read.size("vocab_size", kMostRows);
+  config.d_model = read.size("d_model", kMostWidth);
+  config.encoder_layers = read.size("encoder_layers", kMostLayers);
+  config.decoder_layers = read.size("decoder_layers", kMostLayers);
+  config.encoder_attention_heads = read.size("encoder_attention_heads", kMostWidth);
+  config.decoder_attention_heads = read.size("decoder_attention_heads", kMostWidth);
+  config.encoder_ffn_dim = read.size("encoder_ffn_dim", kMostInner);
+  config.decoder_ffn_dim = read.size("decoder_ffn_dim", kMostInner);
+  config.max_position_embeddings = read.size("max_position_embeddings", kMostRows);
   config.dropout = read.rate("dropout", 0.1);
   config.attention_dropout = read.rate("attention_dropout", 0);
   config.activation_dropout = read.rate("activation_dropout", 0);
+  config.activation = read.activation("activation_function", "gelu");
   config.scale_embedding = read.flag("scale_embedding", false);
+  config.tie_word_embeddings = read.flag("tie_word_embeddings", true);
+  config.init_std = read.positive("init_std", 0.02);
   config.pad_token_id = read.id("pad_token_id", 1);
   config.bos_token_id = read.id("bos_token_id", 0);
   config.eos_token_id = read.id("eos_token_id", 2);
   config.decoder_start_token_id = read.id("decoder_start_token_id", config.eos_token_id);
-  for (const auto& [heads, name] : {std::pair{config.encoder_attention_heads, "encoder_attention_heads"},
-                                    std::pair{config.decoder_attention_heads, "decoder_attention_heads"}}) {
-    if (config.d_model % heads != 0) {
-      throw input_error(fmt::format("\"{}\" {} does not divide \"d_model\" {}", name, heads, config.d_model), source);
-    }
-  }
+  read.check_heads(config.d_model, "d_model", config.encoder_attention_heads, "encoder_attention_heads");
+  read.check_heads(config.d_model, "d_model", config.decoder_attention_heads, "decoder_attention_heads");
   if (read.has("memory_len")) {  // the authors' own folders
     config.memory = {.kind = "membart", .slots = read.size("memory_len", 1 << 20)};
   }
@@ -130,7 +76,7 @@ BartConfig BartConfig::from_json(const Json& json, const std::string& source) {
 Json BartConfig::to_json() const {
   Json json = {{"architectures", {"BartForConditionalGeneration"}},
                {"model_type", "bart"},
-               {"activation_function", "gelu"},
+               {"activation_function", nn::activation_name(activation)},
                {"vocab_size", vocab_size},
                {"d_model", d_model},
                {"encoder_layers", encoder_layers},
@@ -150,7 +96,7 @@ Json BartConfig::to_json() const {
                {"decoder_start_token_id", decoder_start_token_id},
                {"init_std", init_std},
                {"is_encoder_decoder", true},
-               {"tie_word_embeddings", true}};
+               {"tie_word_embeddings", tie_word_embeddings}};
   if (memory.kind != "none") {
     json["palimpsest"] = {{"format", 1}, {"memory", memory.text()}, {"decoder_sees_memory", decoder_sees_memory}};
   }
@@ -171,41 +117,40 @@ DecoderLayer::DecoderLayer(const attention::LayerShape& shape, const at::TensorO
 }
 
 at::Tensor DecoderLayer::forward(const at::Tensor& rows, const at::Tensor& mask, const EncoderOutput& encoded,
-                                 attention::State* state, const std::string& name) const {
+                                 DecoderState* state, const std::string& name) const {
   const bool training = is_training();
   const auto drop = [&](const at::Tensor& x) { return nn::dropout(x, shape_.dropout, training); };
 
-  at::Tensor key = self_attn->key(rows), value = self_attn->value(rows);  // [B, H, T, D]
+  at::Tensor key = self_attn->key(rows), value = self_attn->value(rows);  // [R, H, T, D]
   if (state != nullptr) {
-    if (state->contains(name + ".key")) {
-      key = at::cat({state->get(name + ".key"), key}, 2);
-      value = at::cat({state->get(name + ".value"), value}, 2);
-    }
-    state->set(name + ".key", key);
-    state->set(name + ".value", value);
+    key = state->rows.append(name + ".key", key, 2);
+    value = state->rows.append(name + ".value", value, 2);
   }
   const at::Tensor looked_back =
       attend({dense_part(self_attn->query(rows), key, value, {.key_mask = mask, .causal = true})},
              self_attn->attend_options());
   const at::Tensor own = self_attn_layer_norm->forward(rows + drop(self_attn->output(looked_back)));
 
-  at::Tensor context_key, context_value;  // [B, H, M + L, D]; computed once per source
-  if (state != nullptr && state->contains(name + ".context_key")) {
-    context_key = state->get(name + ".context_key");
-    context_value = state->get(name + ".context_value");
+  at::Tensor context_key, context_value;  // [B, H, M + L, D]
+  if (state != nullptr && state->source.contains(name + ".key")) {
+    context_key = state->source.get(name + ".key");
+    context_value = state->source.get(name + ".value");
   } else {
     context_key = encoder_attn->key(encoded.context);
     context_value = encoder_attn->value(encoded.context);
     if (state != nullptr) {
-      state->set(name + ".context_key", context_key);
-      state->set(name + ".context_value", context_value);
+      state->source.set(name + ".key", context_key);
+      state->source.set(name + ".value", context_value);
     }
   }
+  // Reading a source knows no order: all rows of a source are one run of queries, and its keys are never repeated.
+  const at::Tensor asking = own.reshape({context_key.size(0), -1, own.size(2)});  // [B, R/B*T, E]
   const at::Tensor read =
-      attend({dense_part(encoder_attn->query(own), context_key, context_value, {.key_mask = encoded.context_mask})},
+      attend({dense_part(encoder_attn->query(asking), context_key, context_value, {.key_mask = encoded.context_mask})},
              encoder_attn->attend_options());
-  const at::Tensor informed = encoder_attn_layer_norm->forward(own + drop(encoder_attn->output(read)));
-  const at::Tensor fed = nn::feed_forward(informed, *fc1, *fc2, shape_.activation_dropout, training);
+  const at::Tensor informed =
+      encoder_attn_layer_norm->forward(own + drop(encoder_attn->output(read).view(own.sizes())));
+  const at::Tensor fed = nn::feed_forward(informed, *fc1, *fc2, shape_.activation, shape_.activation_dropout, training);
   return final_layer_norm->forward(informed + drop(fed));
 }
 
@@ -232,7 +177,15 @@ at::Tensor Embeddings::forward(const nn::Embedding& words, const at::Tensor& ids
 }
 
 BartModel::BartModel(const BartConfig& config, const at::TensorOptions& options) : config_(config) {
-  shared = register_module("shared", std::make_shared<nn::Embedding>(config.vocab_size, config.d_model, options));
+  const auto table = [&](const char* name) {
+    return register_module(name, std::make_shared<nn::Embedding>(config.vocab_size, config.d_model, options));
+  };
+  shared = encoder_words = decoder_words = lm_head = table("shared");
+  if (!config.tie_word_embeddings) {
+    encoder_words = table("encoder_words");
+    decoder_words = table("decoder_words");
+    lm_head = table("lm_head");
+  }
   encoder_embeddings = register_module("encoder_embeddings", std::make_shared<Embeddings>(config, options));
   decoder_embeddings = register_module("decoder_embeddings", std::make_shared<Embeddings>(config, options));
   for (int64_t i = 0; i < config.encoder_layers; ++i) {
@@ -256,7 +209,7 @@ EncoderOutput BartModel::encode(const EncodeInput& input) const {
   nn::check_shape(input.ids, {-1, -1}, "input_ids");
   if (input.mask.defined()) nn::check_shape(input.mask, input.ids.sizes(), "attention_mask");
   Rows rows;
-  rows.tokens = encoder_embeddings->forward(*shared, input.ids, 0, "encoder");
+  rows.tokens = encoder_embeddings->forward(*encoder_words, input.ids, 0, "encoder");
   at::Tensor entered;  // [B, M, E]
   if (memory) {
     const Memory before = input.memory.slots.defined() ? input.memory : fresh_memory(input.ids.size(0));
@@ -291,18 +244,23 @@ EncoderOutput BartModel::encode(const EncodeInput& input) const {
 }
 
 at::Tensor BartModel::decode(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded,
-                             attention::State* state) const {
-  nn::check_shape(ids, {encoded.context.size(0), -1}, "decoder_input_ids");
-  const int64_t first = state != nullptr && state->contains("layer.0.key") ? state->get("layer.0.key").size(2) : 0;
-  at::Tensor rows = decoder_embeddings->forward(*shared, ids, first, "decoder");
+                             DecoderState* state, const memory::Observer& observe) const {
+  nn::check_shape(ids, {-1, -1}, "decoder_input_ids");
+  const int64_t sources = encoded.context.size(0);
+  if (ids.size(0) % std::max<int64_t>(1, sources) != 0)
+    throw internal_error(fmt::format("{} decoder rows do not divide among {} sources", ids.size(0), sources));
+  const int64_t first = state != nullptr ? state->length() : 0;
+  at::Tensor rows = decoder_embeddings->forward(*decoder_words, ids, first, "decoder");
   for (size_t i = 0; i < decoder_layers.size(); ++i) {
+    if (observe) observe(fmt::format("decoder_hidden_states.{}", i), rows);
     rows = decoder_layers[i]->forward(rows, mask, encoded, state, "layer." + std::to_string(i));
   }
+  if (observe) observe(fmt::format("decoder_hidden_states.{}", decoder_layers.size()), rows);
   return rows;
 }
 
 at::Tensor BartModel::logits(const at::Tensor& hidden) const {
-  return at::linear(hidden, shared->weight, final_logits_bias.view({-1}));
+  return at::linear(hidden, lm_head->weight, final_logits_bias.view({-1}));
 }
 
 }  // namespace palimpsest::models

@@ -3,6 +3,7 @@
 // the encoder's tokens: MemBART. Assembly only; ALGORITHMS 3.2.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "palimpsest/attention/state.h"
 #include "palimpsest/core/json.h"
 #include "palimpsest/memory/memory_stream.h"
+#include "palimpsest/models/model.h"
 
 namespace palimpsest::models {
 
@@ -22,7 +24,9 @@ struct BartConfig {
   int64_t encoder_ffn_dim = 3072, decoder_ffn_dim = 3072;
   int64_t max_position_embeddings = 1024;
   double dropout = 0.1, attention_dropout = 0, activation_dropout = 0;
+  nn::Activation activation = nn::Activation::kGelu;
   bool scale_embedding = false;
+  bool tie_word_embeddings = true;  ///< one table for encoder, decoder and output; else each has its own
   int64_t pad_token_id = 1, bos_token_id = 0, eos_token_id = 2, decoder_start_token_id = 2;
   double init_std = 0.02;
   memory::MemoryOptions memory;
@@ -55,6 +59,14 @@ struct EncoderOutput {
   at::Tensor context_mask;  ///< [B, M + L] bool or undefined
 };
 
+/// What decoding keeps between steps.
+struct DecoderState {
+  attention::State rows;    ///< per row: keys and values of the tokens so far, "layer.N.key" and "layer.N.value"
+  attention::State source;  ///< per item: keys and values of the context, computed once a source
+  int64_t length() const { return rows.length("layer.0.key"); }  ///< tokens read so far
+  int64_t bytes() const { return rows.bytes() + source.bytes(); }
+};
+
 /// One decoder layer; names as in Hugging Face's BART.
 class DecoderLayer : public torch::nn::Module {
  public:
@@ -63,9 +75,9 @@ class DecoderLayer : public torch::nn::Module {
   std::shared_ptr<nn::LayerNorm> self_attn_layer_norm, encoder_attn_layer_norm, final_layer_norm;
   std::shared_ptr<nn::Linear> fc1, fc2;
 
-  /// rows [B, T, E]; `state` (may be null) holds keys and values of earlier rows and of the context under "layer.N.…".
-  at::Tensor forward(const at::Tensor& rows, const at::Tensor& mask, const EncoderOutput& encoded,
-                     attention::State* state, const std::string& name) const;
+  /// rows [R, T, E], R a multiple of the B sources: rows of one source lie together. `state` may be null.
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& mask, const EncoderOutput& encoded, DecoderState* state,
+                     const std::string& name) const;
 
  private:
   attention::LayerShape shape_;
@@ -84,39 +96,44 @@ class Embeddings : public torch::nn::Module {
   double scale_, dropout_;
 };
 
-class BartModel : public torch::nn::Module {
+/// How a memory that is put beside a model without one starts (ALGORITHMS 3.2): slot weights N(0, 0.01) (0.001 from a
+/// width of 1024 on), or copies of the layer's own; the gate and v_b N(0, the same) in both.
+enum class MemoryInit { kRandom, kCopy };
+
+class BartModel : public Model {
  public:
+  using Init = models::Init;
   explicit BartModel(const BartConfig& config, const at::TensorOptions& options = {});
 
   const BartConfig& config() const { return config_; }
+  const char* family() const override { return "bart"; }
+  int64_t vocab_size() const override { return config_.vocab_size; }
+  double init_std() const override { return config_.init_std; }
+  Json config_json() const override { return config_.to_json(); }
+  at::ScalarType dtype() const override { return shared->weight.scalar_type(); }
+
   EncoderOutput encode(const EncodeInput& input) const;
 
-  /// Hidden rows of the decoder, [B, T, E]. ids [B, T]; mask [B, T] bool or undefined. With a state, ids are the *next*
-  /// tokens and the state is carried on; without, the whole sequence.
+  /// Hidden rows of the decoder, [R, T, E]. ids [R, T], R a multiple of the B sources, rows of one source together;
+  /// mask [R, T] bool or undefined. With a state, ids are the *next* tokens and the state is carried on; without, the
+  /// whole sequence. `observe` receives "decoder_hidden_states.N".
   at::Tensor decode(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded,
-                    attention::State* state = nullptr) const;
-  /// [.., E] -> [.., V]: the tied embedding, plus the final bias where there is one.
+                    DecoderState* state = nullptr, const memory::Observer& observe = {}) const;
+  /// [.., E] -> [.., V]: the output embedding, plus the final bias.
   at::Tensor logits(const at::Tensor& hidden) const;
 
   /// A memory before anything was read; undefined slots where the model has none.
   memory::Memory fresh_memory(int64_t batch) const;
 
-  /// How parameters start. Norms are 1 and 0, biases 0 in all of them.
-  ///   normal      linear weights and embeddings N(0, std)   (BART's init_std), v_b N(0, slot_std)
-  ///   scaled      linear weights N(0, 1/fan-in), embeddings N(0, std), v_b N(0, 1)
-  ///   structured  attention starts out looking at like positions and passing on what it sees: see docs/training.md.
-  ///               Encoder and decoder start with the same positions, slot j starts as the positions of its part of a
-  ///               segment, query and key projections are one orthogonal matrix, the output projection is the transpose
-  ///               of the value projection, and slots start with the tokens' weights.
-  struct Init {
-    enum Style { kNormal, kScaled, kStructured } style = kNormal;
-    double std = 0.02, slot_std = 0.01;
-    int64_t segment = 0;  ///< structured: tokens that slots share out among them; 0: the position table
-    uint64_t seed = 0;
-  };
-  void initialize(const Init& init);
+  void initialize(const Init& init) override;
+  /// The memory's parameters whose module names `chosen` takes. The layers' own weights must be there.
+  void initialize_memory(const std::function<bool(const std::string& module_name)>& chosen, MemoryInit init,
+                         uint64_t seed);
 
   std::shared_ptr<nn::Embedding> shared;
+  /// The same table as `shared` where embeddings are tied.
+  std::shared_ptr<nn::Embedding> encoder_words, decoder_words;
+  std::shared_ptr<nn::Embedding> lm_head;
   std::shared_ptr<Embeddings> encoder_embeddings, decoder_embeddings;
   std::vector<std::shared_ptr<attention::Block>> encoder_layers;
   std::vector<std::shared_ptr<DecoderLayer>> decoder_layers;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a BART with or without memory starts.
 #include <cmath>
+#include <map>
 
+#include "palimpsest/core/error.h"
 #include "palimpsest/core/random.h"
 #include "palimpsest/models/bart.h"
 
@@ -43,7 +45,8 @@ void BartModel::initialize(const Init& init) {
       value.zero_();
     } else if (value.dim() == 1) {
       value.fill_(1);  // norms
-    } else if (ends_with(name, "shared.weight") || ends_with(name, "embed_positions.weight")) {
+    } else if (ends_with(name, "shared.weight") || ends_with(name, "words.weight") ||
+               ends_with(name, "lm_head.weight") || ends_with(name, "embed_positions.weight")) {
       nn::fill_normal(value, structured ? kWordStd : init.std, init.seed, name);
     } else {
       const double scaled = 1.0 / std::sqrt(static_cast<double>(structured ? config_.d_model : value.size(1)));
@@ -78,6 +81,33 @@ void BartModel::initialize(const Init& init) {
     const int64_t first = j * segment / slots, last = std::max(first + 1, (j + 1) * segment / slots);
     const at::Tensor place = positions.slice(0, first, last).sum(0);
     memory->memory_bias[0][j].copy_(place / place.std(0, /*unbiased=*/true));
+  }
+}
+
+void BartModel::initialize_memory(const std::function<bool(const std::string& module_name)>& chosen, MemoryInit init,
+                                  uint64_t seed) {
+  if (!memory) return;
+  const at::NoGradGuard no_grad;
+  const double std = config_.d_model >= 1024 ? 0.001 : 0.01;
+  std::map<std::string, at::Tensor> layer_weights;  // by the name that the memory's copy has
+  if (init == MemoryInit::kCopy) {
+    for (size_t i = 0; i < encoder_layers.size(); ++i) {
+      for (const auto& entry : encoder_layers[i]->named_parameters())
+        layer_weights[fmt::format("layers_{}.{}", i, entry.key())] = entry.value();
+    }
+  }
+  for (const auto& entry : memory->named_parameters()) {
+    if (!chosen("memory." + entry.key())) continue;
+    const at::Tensor& value = entry.value();
+    if (const auto copied = layer_weights.find(entry.key()); copied != layer_weights.end()) {
+      value.copy_(copied->second);
+    } else if (ends_with(entry.key(), ".bias")) {
+      value.zero_();
+    } else if (value.dim() == 1) {
+      value.fill_(1);
+    } else {
+      nn::fill_normal(value, std, seed, "memory." + entry.key());
+    }
   }
 }
 

@@ -13,6 +13,11 @@ Linear::Linear(int64_t in, int64_t out, const at::TensorOptions& options, bool w
   if (with_bias) bias = register_parameter("bias", at::empty({out}, options));
 }
 
+InputMajorLinear::InputMajorLinear(int64_t in, int64_t out, const at::TensorOptions& options) {
+  weight = register_parameter("weight", at::empty({in, out}, options));
+  bias = register_parameter("bias", at::empty({out}, options));
+}
+
 LayerNorm::LayerNorm(int64_t width, double eps, const at::TensorOptions& options) : eps_(eps) {
   weight = register_parameter("weight", at::empty({width}, options));
   bias = register_parameter("bias", at::empty({width}, options));
@@ -22,9 +27,9 @@ Embedding::Embedding(int64_t rows, int64_t width, const at::TensorOptions& optio
   weight = register_parameter("weight", at::empty({rows, width}, options));
 }
 
-at::Tensor feed_forward(const at::Tensor& x, const Linear& fc1, const Linear& fc2, double activation_dropout,
-                        bool training) {
-  return fc2.forward(nn::dropout(at::gelu(fc1.forward(x)), activation_dropout, training));
+at::Tensor feed_forward(const at::Tensor& x, const Linear& fc1, const Linear& fc2, Activation activation,
+                        double activation_dropout, bool training) {
+  return fc2.forward(nn::dropout(activate(activation, fc1.forward(x)), activation_dropout, training));
 }
 
 void fill_normal(at::Tensor tensor, double std, uint64_t seed, const std::string& name) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "palimpsest/nn/activation.h"
+
 namespace palimpsest::nn {
 
 /// y = x W^T + b, W stored [out, in].
@@ -18,6 +20,14 @@ class Linear : public torch::nn::Module {
   Linear(int64_t in, int64_t out, const at::TensorOptions& options, bool with_bias = true);
   at::Tensor forward(const at::Tensor& x) const { return at::linear(x, weight, bias); }
   at::Tensor weight, bias;  ///< [out, in], [out] (undefined without bias)
+};
+
+/// y = x W + b, W stored [in, out]: how GPT-2 keeps its linear maps.
+class InputMajorLinear : public torch::nn::Module {
+ public:
+  InputMajorLinear(int64_t in, int64_t out, const at::TensorOptions& options);
+  at::Tensor forward(const at::Tensor& x) const { return at::matmul(x, weight) + bias; }
+  at::Tensor weight, bias;  ///< [in, out], [out]
 };
 
 /// g * (x - mean) / sqrt(var + eps) + b over the last axis, biased variance.
@@ -45,9 +55,9 @@ inline at::Tensor dropout(const at::Tensor& x, double rate, bool training) {
   return rate > 0 && training ? at::dropout(x, rate, true) : x;
 }
 
-/// fc2(GELU(fc1(x))), exact (erf) GELU; `activation_dropout` between the two.
-at::Tensor feed_forward(const at::Tensor& x, const Linear& fc1, const Linear& fc2, double activation_dropout,
-                        bool training);
+/// fc2(activation(fc1(x))); `activation_dropout` between the two.
+at::Tensor feed_forward(const at::Tensor& x, const Linear& fc1, const Linear& fc2, Activation activation,
+                        double activation_dropout, bool training);
 
 /// Fills parameters with normal numbers of a counter-based generator: value i of a tensor depends on (seed,
 /// the tensor's name, i) alone, whatever the number of threads.

@@ -176,15 +176,18 @@ Json Trainer::split_names() const {
 void Trainer::prepare_model() {
   const auto& sizes = options_.model;
   if (!sizes.model.empty()) {
-    auto folder =
-        checkpoint::load_model(sizes.model, {.dtype = at::kFloat, .device = checkpoint::device_named(options_.device)});
-    model_ = folder.model;
-    if (tokenizer_->vocab_size() > folder.config.vocab_size) {
-      throw usage_error(fmt::format("the tokenizer with the tasks' start tokens has {} entries, the model {} rows",
-                                    tokenizer_->vocab_size(), folder.config.vocab_size),
-                        sizes.model,
-                        "train a single task without an auxiliary target, or start from a folder with spare rows");
-    }
+    checkpoint::LoadOptions load{.dtype = at::kFloat,
+                                 .device = checkpoint::device_named(options_.device),
+                                 .seed = random_key(static_cast<uint64_t>(options_.seed), 5),
+                                 .memory_init = checkpoint::memory_init_named(sizes.memory_init),
+                                 .vocab_size = tokenizer_->vocab_size()};
+    if (!sizes.memory.empty()) load.memory = memory::MemoryOptions::parse(sizes.memory);
+    auto folder = checkpoint::load_model(sizes.model, load);
+    model_ = folder.bart();
+    for (const auto& name : folder.report.initialised) spdlog::info("initialised: {}", name);
+    for (const auto& name : folder.report.dropped) spdlog::info("dropped: {}", name);
+    if (!folder.report.resized.empty())
+      spdlog::info("the vocabulary has {} rows now, for the tasks' start tokens", model_->vocab_size());
     // Parameters are views of a file map: training needs memory of its own.
     for (auto& parameter : model_->parameters()) parameter.set_data(parameter.detach().clone());
   } else {
@@ -202,14 +205,14 @@ void Trainer::prepare_model() {
     config.pad_token_id = tokenizer_->id_of("<pad>").value_or(1);
     config.eos_token_id = tokenizer_->id_of("</s>").value_or(2);
     config.decoder_start_token_id = training_.tasks.front().start_id;
-    config.memory = memory::MemoryOptions::parse(sizes.memory);
+    config.memory = memory::MemoryOptions::parse(sizes.memory.empty() ? "membart:16" : sizes.memory);
     config.decoder_sees_memory = sizes.decoder_sees_memory;
     model_ = std::make_shared<models::BartModel>(config);
-    models::BartModel::Init init{.segment = options_.segments.segment,
-                                 .seed = random_key(static_cast<uint64_t>(options_.seed), 2)};
-    init.style = sizes.init == "normal"   ? models::BartModel::Init::kNormal
-                 : sizes.init == "scaled" ? models::BartModel::Init::kScaled
-                                          : models::BartModel::Init::kStructured;
+    models::Init init{.segment = options_.segments.segment,
+                      .seed = random_key(static_cast<uint64_t>(options_.seed), 2)};
+    init.style = sizes.init == "normal"   ? models::Init::kNormal
+                 : sizes.init == "scaled" ? models::Init::kScaled
+                                          : models::Init::kStructured;
     model_->initialize(init);
     model_->to(checkpoint::device_named(options_.device));
   }
@@ -415,7 +418,8 @@ Json Trainer::run() {
 
 void Trainer::export_model() const {
   write_folder_atomically(options_.export_dir, [&](const std::string& folder) {
-    checkpoint::save_model(folder, *model_, training_, tokenizer_.get(), nn::dtype_of(options_.export_dtype));
+    checkpoint::save_model(folder, *model_, training_, tokenizer_.get(),
+                           {.dtype = nn::dtype_of(options_.export_dtype)});
     write_json((fs::path(folder) / "split.json").string(), split_names());
   });
   spdlog::info("exported to {}", options_.export_dir);

@@ -17,7 +17,7 @@ namespace palimpsest::train {
 /// Sizes of a model made from scratch.
 struct ModelOptions {
   std::string model;  // a folder to start from
-  std::string memory = "membart:16";
+  std::string memory, memory_init = "random";
   int64_t d_model = 128, heads = 4, ffn_dim = 256, encoder_layers = 2, decoder_layers = 2;
   int64_t max_position_embeddings = 0;
   double dropout = 0;
@@ -25,7 +25,10 @@ struct ModelOptions {
   std::string init = "structured";
   static void fields(auto& o, auto&& field) {
     field("model", o.model, "model folder to go on from; empty: from scratch with the sizes below");
-    field("memory", o.memory, "none | membart:M | membart:M,shared");
+    field("memory", o.memory,
+          "none | membart:M | membart:M,shared; empty: the model folder's, or membart:16 from scratch");
+    field("memory_init", o.memory_init,
+          "how a memory starts that the model folder lacks: random | copy (of the layer's own weights)");
     field("d_model", o.d_model, "width");
     field("heads", o.heads, "attention heads");
     field("ffn_dim", o.ffn_dim, "inner width of the feed-forward");

@@ -56,7 +56,7 @@ TEST(ModelFolder, RoundTripsEveryTensorAndTheConfig) {
     const auto model = make_model(memory);
     save_model(folder.path(), *model, {.segment = 8, .tasks = {{"recall", 4, 1}, {"recall", 5, 2}}}, nullptr);
     const auto loaded = load_model(folder.path());
-    EXPECT_EQ(loaded.config.memory.text(), memory);
+    EXPECT_EQ(loaded.bart()->config().memory.text(), memory);
     EXPECT_EQ(loaded.training.task("recall:2").start_id, 5);
     const auto left = named_tensors(*model), right = named_tensors(*loaded.model);
     ASSERT_EQ(left.size(), right.size());
@@ -65,21 +65,24 @@ TEST(ModelFolder, RoundTripsEveryTensorAndTheConfig) {
 }
 
 TEST(ModelFolder, UsesTheNamesOfHuggingFaceAndOfTheAuthors) {
-  EXPECT_EQ(file_name_of("shared.weight"), "model.shared.weight");
-  EXPECT_EQ(file_name_of("encoder_embeddings.embed_positions.weight"), "model.encoder.embed_positions.weight");
-  EXPECT_EQ(file_name_of("decoder_embeddings.layernorm_embedding.bias"), "model.decoder.layernorm_embedding.bias");
-  EXPECT_EQ(file_name_of("encoder_layers_11.self_attn.q_proj.weight"),
+  EXPECT_EQ(name_table("bart").file_name_of("shared.weight"), "model.shared.weight");
+  EXPECT_EQ(name_table("bart").file_name_of("encoder_embeddings.embed_positions.weight"),
+            "model.encoder.embed_positions.weight");
+  EXPECT_EQ(name_table("bart").file_name_of("decoder_embeddings.layernorm_embedding.bias"),
+            "model.decoder.layernorm_embedding.bias");
+  EXPECT_EQ(name_table("bart").file_name_of("encoder_layers_11.self_attn.q_proj.weight"),
             "model.encoder.layers.11.self_attn.q_proj.weight");
-  EXPECT_EQ(file_name_of("decoder_layers_0.encoder_attn.out_proj.bias"),
+  EXPECT_EQ(name_table("bart").file_name_of("decoder_layers_0.encoder_attn.out_proj.bias"),
             "model.decoder.layers.0.encoder_attn.out_proj.bias");
-  EXPECT_EQ(file_name_of("memory.layers_1.self_attn.k_proj.weight"),
+  EXPECT_EQ(name_table("bart").file_name_of("memory.layers_1.self_attn.k_proj.weight"),
             "model.encoder.layers.1.self_attn.mem_k_proj.weight");
-  EXPECT_EQ(file_name_of("memory.layers_1.self_attn_layer_norm.weight"),
+  EXPECT_EQ(name_table("bart").file_name_of("memory.layers_1.self_attn_layer_norm.weight"),
             "model.encoder.layers.1.mem_self_attn_layer_norm.weight");
-  EXPECT_EQ(file_name_of("memory.layers_0.fc2.bias"), "model.encoder.layers.0.mem_fc2.bias");
-  EXPECT_EQ(file_name_of("memory.memory_gate_net.dense2.bias"), "model.encoder.memory_gate_net.dense2.bias");
-  EXPECT_EQ(file_name_of("memory.memory_bias"), "model.encoder.memory_bias");
-  EXPECT_EQ(file_name_of("final_logits_bias"), "final_logits_bias");
+  EXPECT_EQ(name_table("bart").file_name_of("memory.layers_0.fc2.bias"), "model.encoder.layers.0.mem_fc2.bias");
+  EXPECT_EQ(name_table("bart").file_name_of("memory.memory_gate_net.dense2.bias"),
+            "model.encoder.memory_gate_net.dense2.bias");
+  EXPECT_EQ(name_table("bart").file_name_of("memory.memory_bias"), "model.encoder.memory_bias");
+  EXPECT_EQ(name_table("bart").file_name_of("final_logits_bias"), "final_logits_bias");
 }
 
 TEST(ModelFolder, ListsAllThatIsMissingUnexpectedAndMisshapen) {  // FR-30
@@ -122,7 +125,7 @@ TEST(ModelFolder, FindsTheTiedEmbeddingUnderAnyOfItsNames) {  // FR-27
     }
     for (const auto& name : names) variant.emplace_back(name, model->shared->weight.detach());
     save_safetensors(folder.path("model.safetensors"), variant);
-    test::expect_identical(load_model(folder.path()).model->shared->weight, model->shared->weight, names.front());
+    test::expect_identical(load_model(folder.path()).bart()->shared->weight, model->shared->weight, names.front());
   }
 }
 
@@ -134,17 +137,17 @@ TEST(ModelFolder, ReadsNamesWithoutThePrefix) {
   for (const auto& [name, tensor] : tensors_of(folder.path()))
     bare.emplace_back(name.rfind("model.", 0) == 0 ? name.substr(6) : name, tensor);
   save_safetensors(folder.path("model.safetensors"), bare);
-  test::expect_identical(load_model(folder.path()).model->memory->memory_bias, model->memory->memory_bias, "v_b");
+  test::expect_identical(load_model(folder.path()).bart()->memory->memory_bias, model->memory->memory_bias, "v_b");
 }
 
 TEST(ModelFolder, HalfFloatsWidenToWhatTheyHold) {  // FR-34
   const test::TemporaryFolder folder;
   const auto model = make_model("membart:2");
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-    save_model(folder.path(), *model, {}, nullptr, dtype);
-    EXPECT_EQ(load_model(folder.path()).model->shared->weight.scalar_type(), dtype);
+    save_model(folder.path(), *model, {}, nullptr, {.dtype = dtype});
+    EXPECT_EQ(load_model(folder.path()).bart()->shared->weight.scalar_type(), dtype);
     const auto wide = load_model(folder.path(), {.dtype = at::kFloat});
-    test::expect_identical(wide.model->shared->weight, model->shared->weight.to(dtype).to(at::kFloat), "widened");
+    test::expect_identical(wide.bart()->shared->weight, model->shared->weight.to(dtype).to(at::kFloat), "widened");
   }
 }
 
@@ -153,7 +156,7 @@ TEST(ModelFolder, TheWeightsAreTheFilesOwnBytes) {
   save_model(folder.path(), *make_model("membart:2"), {}, nullptr);
   const auto loaded = load_model(folder.path());
   std::filesystem::remove(folder.path("model.safetensors"));  // the map outlives the name
-  EXPECT_TRUE(loaded.model->shared->weight.isfinite().all().item<bool>());
+  EXPECT_TRUE(loaded.bart()->shared->weight.isfinite().all().item<bool>());
 }
 
 TEST(ModelFolder, SaysWhatIsNotAModel) {

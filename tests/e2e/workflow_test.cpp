@@ -183,9 +183,10 @@ TEST_F(Workflow, AnotherThreadCountIsSaidOnResume) {
 }
 
 TEST_F(Workflow, CtrlCSavesACheckpoint) {
-  const auto result = test::run_command(std::string("timeout --foreground --preserve-status -s INT 8 ") + test::program() +
-                                        " train " + path("recipe.toml") + " --data " + path("text.txt") +
-                                        " --output-dir " + path("stopped") + " --max-steps 1000000 --eval-steps 0");
+  const auto result =
+      test::run_command(std::string("timeout --foreground --preserve-status -s INT 8 ") + test::program() + " train " +
+                        path("recipe.toml") + " --data " + path("text.txt") + " --output-dir " + path("stopped") +
+                        " --max-steps 1000000 --eval-steps 0");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("interrupted"));
   EXPECT_THAT(result.out, HasSubstr("checkpoint-"));

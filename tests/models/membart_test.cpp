@@ -307,7 +307,7 @@ TEST(Bart, DecodingStepByStepEqualsTheWholeSequence) {  // FR-86
   const at::Tensor ids = some_ids(19, kLanes, 9);
   const at::Tensor whole = model->decode(ids, {}, encoded);
   for (const std::vector<int64_t>& splits : {std::vector<int64_t>{1, 1, 1, 1, 1, 1, 1, 1, 1}, {4, 5}, {1, 6, 2}}) {
-    attention::State state;
+    DecoderState state;
     std::vector<at::Tensor> parts;
     int64_t first = 0;
     for (const int64_t count : splits) {
@@ -316,9 +316,22 @@ TEST(Bart, DecodingStepByStepEqualsTheWholeSequence) {  // FR-86
     }
     expect_close(at::cat(parts, 1), whole, 1e-12, "rows");
     EXPECT_GT(state.bytes(), 0);
-    const auto chosen = state.select(at::tensor({1}, at::kLong));
-    EXPECT_EQ(chosen.get("layer.0.key").size(0), 1);
+    EXPECT_EQ(state.length(), 9);
+    EXPECT_EQ(state.rows.select({1}).get("layer.0.key").size(0), 1);
   }
+}
+
+TEST(Bart, RowsOfOneSourceShareItsKeys) {
+  const auto model = make_model(small());
+  const auto encoded = model->encode(input_of(22));
+  const at::Tensor ids = some_ids(23, 3 * kLanes, 4);
+  const at::Tensor together = model->decode(ids, {}, encoded);
+  EncoderOutput repeated = encoded;
+  repeated.context = encoded.context.repeat_interleave(3, 0);
+  expect_close(together, model->decode(ids, {}, repeated), 1e-12, "rows");
+  DecoderState state;
+  model->decode(ids, {}, encoded, &state);
+  EXPECT_EQ(state.source.get("layer.0.key").size(0), kLanes);
 }
 
 TEST(Bart, TheDecoderNeverSeesLaterTokens) {  // FR-46

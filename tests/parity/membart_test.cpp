@@ -18,7 +18,7 @@ using test::fixture;
 constexpr int64_t kSteps = 4, kLanes = 3;
 
 std::shared_ptr<models::BartModel> official_model(at::ScalarType dtype) {
-  return checkpoint::load_model(fixture("membart_official_a"), {.dtype = dtype}).model;
+  return checkpoint::load_model(fixture("membart_official_a"), {.dtype = dtype}).bart();
 }
 
 train::TensorMap run_inputs(at::ScalarType dtype) {

@@ -189,7 +189,7 @@ TEST(Trainer, ItsCheckpointIsAModelFolder) {
   Trainer trainer(options);
   trainer.step();
   const auto loaded = checkpoint::load_model(trainer.save());
-  EXPECT_EQ(loaded.config.memory.text(), "membart:4");
+  EXPECT_EQ(loaded.bart()->config().memory.text(), "membart:4");
   EXPECT_EQ(loaded.training.segment, 8);
   EXPECT_TRUE(loaded.training.has("recall"));
   EXPECT_TRUE(loaded.training.has("recall:2"));

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPT-2 decoder: pre-norm layers, learned positions, a tied output embedding. Assembly only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "palimpsest/attention/multi_head.h"
+#include "palimpsest/attention/state.h"
+#include "palimpsest/core/json.h"
+#include "palimpsest/memory/memory_stream.h"
+#include "palimpsest/models/model.h"
+
+namespace palimpsest::models {
+
+/// The keys of a Hugging Face config.json.
+struct Gpt2Config {
+  int64_t vocab_size = 50257;
+  int64_t n_positions = 1024;
+  int64_t n_embd = 768, n_layer = 12, n_head = 12;
+  int64_t n_inner = 0;  ///< 0: 4 * n_embd
+  nn::Activation activation = nn::Activation::kGeluTanh;
+  double resid_pdrop = 0.1, embd_pdrop = 0.1, attn_pdrop = 0.1;
+  double layer_norm_epsilon = 1e-5, initializer_range = 0.02;
+  bool scale_attn_weights = true, scale_attn_by_inverse_layer_idx = false;
+  bool tie_word_embeddings = true;
+  int64_t bos_token_id = 50256, eos_token_id = 50256;
+  int64_t pad_token_id = -1;  ///< -1: none
+
+  int64_t inner() const { return n_inner > 0 ? n_inner : 4 * n_embd; }
+  /// An input error names a missing size, and whatever would change the numbers and is not supported.
+  static Gpt2Config from_json(const Json& json, const std::string& source);
+  Json to_json() const;
+};
+
+/// What decoding keeps between steps, per row: "layer.N.key" and "layer.N.value".
+struct CausalState {
+  attention::State rows;
+  int64_t length() const { return rows.length("layer.0.key"); }  ///< columns read so far, padding included
+  int64_t bytes() const { return rows.bytes(); }
+};
+
+/// One layer; names as in Hugging Face's GPT-2.
+class Gpt2Layer : public torch::nn::Module {
+ public:
+  Gpt2Layer(const Gpt2Config& config, int64_t index, const at::TensorOptions& options);
+  struct Attention : torch::nn::Module {
+    Attention(const Gpt2Config& config, const at::TensorOptions& options);
+    std::shared_ptr<nn::InputMajorLinear> c_attn, c_proj;  ///< c_attn: queries, keys and values side by side
+  };
+  struct FeedForward : torch::nn::Module {
+    FeedForward(const Gpt2Config& config, const at::TensorOptions& options);
+    std::shared_ptr<nn::InputMajorLinear> c_fc, c_proj;
+  };
+  std::shared_ptr<nn::LayerNorm> ln_1, ln_2;
+  std::shared_ptr<Attention> attn;
+  std::shared_ptr<FeedForward> mlp;
+
+  /// rows [B, T, E]; mask [B, S] bool over all columns so far, or undefined; `state` may be null.
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& mask, CausalState* state,
+                     const memory::Observer& observe) const;
+
+ private:
+  int64_t index_, heads_;
+  double scale_, attention_dropout_, residual_dropout_;
+  nn::Activation activation_;
+};
+
+class Gpt2Model : public Model {
+ public:
+  explicit Gpt2Model(const Gpt2Config& config, const at::TensorOptions& options = {});
+
+  const Gpt2Config& config() const { return config_; }
+  const char* family() const override { return "gpt2"; }
+  int64_t vocab_size() const override { return config_.vocab_size; }
+  double init_std() const override { return config_.initializer_range; }
+  Json config_json() const override { return config_.to_json(); }
+  at::ScalarType dtype() const override { return wte->weight.scalar_type(); }
+
+  /// Hidden rows after the last norm, [B, T, E]. ids [B, T]; mask [B, S] bool (true = real) over the S = state length +
+  /// T columns so far, or undefined where nothing is padded. A token's position is the number of real tokens before
+  /// it, so that a row padded on the left equals the row alone (FR-36). With a state, ids are the next tokens.
+  /// `observe` receives "hidden_states.N" and "attentions.N".
+  at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask, CausalState* state = nullptr,
+                     const memory::Observer& observe = {}) const;
+  /// [.., E] -> [.., V]
+  at::Tensor logits(const at::Tensor& hidden) const { return at::linear(hidden, lm_head->weight); }
+
+  void initialize(const Init& init) override;
+
+  std::shared_ptr<nn::Embedding> wte, wpe;
+  std::shared_ptr<nn::Embedding> lm_head;  ///< wte where embeddings are tied
+  std::vector<std::shared_ptr<Gpt2Layer>> layers;
+  std::shared_ptr<nn::LayerNorm> ln_f;
+
+ private:
+  Gpt2Config config_;
+};
+
+}  // namespace palimpsest::models
