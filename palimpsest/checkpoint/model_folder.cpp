@@ -342,7 +342,8 @@ void save_model(const std::string& folder, const models::Model& model, const Tra
   json.erase("palimpsest");
   json.erase("torch_dtype");  // the older name of dtype
   json.erase("memory_len");   // the authors' name for the memory
-  for (const auto& [key, value] : model.config_json().items()) json[key] = value;
+  const Json own_config = model.config_json();
+  for (const auto& [key, value] : own_config.items()) json[key] = value;
   json["dtype"] = nn::dtype_name(dtype.value_or(model.dtype()));
   if (!training.tasks.empty()) {
     Json& own = json["palimpsest"];

@@ -31,7 +31,7 @@ TEST(Layers, GeluIsExact) {
   for (const Linear* layer : {&one, &two}) layer->weight.fill_(1), layer->bias.zero_();
   for (const double x : {-3.0, -0.5, 0.0, 0.7, 4.0}) {
     const double expected = 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-    EXPECT_NEAR(feed_forward(at::full({1, 1}, x, at::kDouble), one, two, 0, false).item<double>(), expected, 1e-12);
+    EXPECT_NEAR(feed_forward(at::full({1, 1}, x, at::kDouble), one, two, Activation::kGelu, 0, false).item<double>(), expected, 1e-12);
   }
 }
 
