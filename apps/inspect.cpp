@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "apps/command.h"
+#include "palimpsest/checkpoint/model_folder.h"
 #include "palimpsest/checkpoint/safetensors.h"
 #include "palimpsest/core/log.h"
+#include "palimpsest/models/gpt2.h"
 #include "palimpsest/text/tokenizer.h"
 
 namespace fs = std::filesystem;
@@ -114,6 +116,41 @@ bool config_section(const fs::path& folder, Report& report) {
   return true;
 }
 
+/// What the config makes: parameters, and what one conversation or stream keeps between segments. Built on the meta
+/// device, so that it costs nothing; a family that is not known is passed over, its tensors are shown all the same.
+bool model_section(const fs::path& folder, Report& report) {
+  const fs::path file = folder / "config.json";
+  if (!fs::exists(file)) return false;
+  const Json config = read_json(file.string());
+  std::shared_ptr<models::Model> model;
+  try {
+    model = models::make_model(config, file.string(), at::TensorOptions().device(at::kMeta));
+  } catch (const Error& error) {
+    report.lines.push_back(fmt::format("not a model that this version runs: {}", error.problem()));
+    return true;
+  }
+  Json json = {
+      {"family", model->family()}, {"parameters", nn::parameter_count(*model)}, {"vocab_size", model->vocab_size()}};
+  if (const auto* bart = dynamic_cast<const models::BartModel*>(model.get())) {
+    const auto& sizes = bart->config();
+    const int64_t memory = bart->fresh_memory(1).bytes();
+    const int64_t per_token = 2 * sizes.decoder_layers * sizes.d_model * 4;
+    json["memory"] = sizes.memory.text();
+    json["memory_parameters"] = bart->memory ? nn::parameter_count(*bart->memory) : 0;
+    json["state_bytes"] = memory;
+    json["source_bytes_per_token"] = per_token;
+    json["decode_bytes_per_token"] = per_token;
+    json["max_position_embeddings"] = sizes.max_position_embeddings;
+  } else if (const auto* gpt2 = dynamic_cast<const models::Gpt2Model*>(model.get())) {
+    json["decode_bytes_per_token"] = 2 * gpt2->config().n_layer * gpt2->config().n_embd * 4;
+    json["max_position_embeddings"] = gpt2->config().n_positions;
+  }
+  report.heading("model (bytes of a session in float32)");
+  add_members(json, "", report);
+  report.json["model"] = std::move(json);
+  return true;
+}
+
 bool tensor_section(const fs::path& folder, Report& report) {
   if (!fs::exists(folder / "model.safetensors") && !fs::exists(folder / "model.safetensors.index.json")) return false;
   add_tensors(folder.string(), report);
@@ -155,8 +192,8 @@ void add_tokenizer(const std::string& path, Report& report) {
 
 bool tokenizer_section(const fs::path& folder, Report& report) {
   const auto has = [&](const char* name) { return fs::exists(folder / name); };
-  const bool present =
-      has("tokenizer.json") || (has("vocab.json") && has("merges.txt")) || (has("encoder.json") && has("vocab.bpe"));
+  const bool present = has("tokenizer.json") || (has("vocab.json") && has("merges.txt")) ||
+                       (has("encoder.json") && has("vocab.bpe")) || has("vocab.txt");
   if (present) add_tokenizer(folder.string(), report);
   return present;
 }
@@ -194,7 +231,7 @@ bool checkpoint_section(const fs::path& folder, Report& report) {
 
 /// Looks for one thing in a folder; false where it is not there.
 using Section = bool (*)(const fs::path& folder, Report& report);
-constexpr Section kSections[] = {config_section,    tensor_section,  other_tensor_section,
+constexpr Section kSections[] = {config_section,    model_section,   tensor_section,    other_tensor_section,
                                  tokenizer_section, trainer_section, checkpoint_section};
 
 void inspect_folder(const std::string& path, Report& report) {
@@ -211,7 +248,7 @@ void inspect_file(const std::string& path, Report& report) {
   const std::string name = fs::path(path).filename().string();
   if (name == "config.json" && config_section(folder, report)) return;
   if (name == "trainer_state.json" && trainer_section(folder, report)) return;
-  const auto tokenizer_files = {"tokenizer.json", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe"};
+  const auto tokenizer_files = {"tokenizer.json", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "vocab.txt"};
   const bool is_tokenizer = std::find(tokenizer_files.begin(), tokenizer_files.end(), name) != tokenizer_files.end();
   is_tokenizer ? add_tokenizer(path, report) : add_tensors(path, report);
 }

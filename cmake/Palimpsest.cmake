@@ -23,6 +23,29 @@ function(palimpsest_library room)
   endif()
 endfunction()
 
+# palimpsest_isa_kernels(ROOM): the .cpp files of ROOM/isa, each compiled for the instruction set that its name ends
+# with, without the precompiled header (its flags differ), linked into palimpsest_ROOM.
+function(palimpsest_isa_kernels room)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${room}/isa/*.cpp)
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    list(FILTER sources EXCLUDE REGEX "_avx")
+  endif()
+  add_library(palimpsest_${room}_isa OBJECT ${sources})
+  target_include_directories(palimpsest_${room}_isa PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(palimpsest_${room}_isa PRIVATE palimpsest_flags)
+  foreach(source ${sources})
+    # Speed is what these files are for: -O3 in every build.
+    set(flags -O3)
+    if(source MATCHES "_avx2.cpp$")
+      list(APPEND flags -mavx2 -mfma)
+    elseif(source MATCHES "_avx512.cpp$")
+      list(APPEND flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma)
+    endif()
+    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${flags}")
+  endforeach()
+  target_sources(palimpsest_${room} PRIVATE $<TARGET_OBJECTS:palimpsest_${room}_isa>)
+endfunction()
+
 # palimpsest_test(FOLDER LINKS … LABELS … [NO_TORCH]): every *_test.cpp of tests/FOLDER in one binary;
 # each TEST is one ctest with the given labels.
 function(palimpsest_test folder)

@@ -334,6 +334,39 @@ ModelFolder load_model(const std::string& path, const LoadOptions& options) {
   return folder;
 }
 
+namespace {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// model.safetensors, or model-00001-of-0000N.safetensors and an index.
+void save_tensors(const fs::path& folder, const NamedTensors& tensors, int64_t max_bytes) {
+  std::vector<NamedTensors> shards(1);
+  int64_t in_shard = 0, total = 0;
+  for (const auto& entry : tensors) {
+    const auto bytes = static_cast<int64_t>(entry.second.nbytes());
+    if (max_bytes > 0 && !shards.back().empty() && in_shard + bytes > max_bytes) {
+      shards.emplace_back();
+      in_shard = 0;
+    }
+    shards.back().push_back(entry);
+    in_shard += bytes;
+    total += bytes;
+  }
+  if (shards.size() == 1) {
+    save_safetensors((folder / "model.safetensors").string(), tensors, {{"format", "pt"}});
+    return;
+  }
+  Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", Json::object()}};
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    save_safetensors((folder / file).string(), shards[i], {{"format", "pt"}});
+    for (const auto& [name, tensor] : shards[i]) index["weight_map"][name] = file;
+  }
+  write_json((folder / "model.safetensors.index.json").string(), index);
+}
+
+}  // namespace
+
 void save_model(const std::string& folder, const models::Model& model, const Training& training,
                 const text::Tokenizer* tokenizer, const SaveOptions& options) {
   const fs::path root(folder);
@@ -367,7 +400,7 @@ void save_model(const std::string& folder, const models::Model& model, const Tra
     tensor = tensor.detach();
     if (dtype) tensor = tensor.to(*dtype);
   }
-  save_safetensors((root / "model.safetensors").string(), tensors, {{"format", "pt"}});
+  save_tensors(folder, tensors, options.max_shard_bytes);
   if (tokenizer != nullptr) tokenizer->save(folder);
 }
 

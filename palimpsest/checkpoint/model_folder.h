@@ -94,6 +94,8 @@ struct SaveOptions {
   Json base_config = Json::object();
   /// The same for generation_config.json; empty: written from the config's ids.
   Json generation_config = Json::object();
+  /// Weights of more bytes are cut into several files with an index; 0: one file.
+  int64_t max_shard_bytes = 0;
 };
 
 /// Writes config.json, model.safetensors, tokenizer files and generation_config.json into `folder`, which must exist.

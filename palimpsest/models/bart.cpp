@@ -260,7 +260,23 @@ at::Tensor BartModel::decode(const at::Tensor& ids, const at::Tensor& mask, cons
 }
 
 at::Tensor BartModel::logits(const at::Tensor& hidden) const {
-  return at::linear(hidden, lm_head->weight, final_logits_bias.view({-1}));
+  const at::Tensor bias = final_logits_bias.view({-1});
+  return output_int8_.defined() ? kernels::int8_linear(hidden, output_int8_, bias)
+                                : nn::linear(hidden, lm_head->weight, bias);
+}
+
+void BartModel::quantize_decoder() {
+  for (const auto& layer : decoder_layers) {
+    for (const auto& heads : {layer->self_attn, layer->encoder_attn}) {
+      heads->q_proj->quantize();
+      heads->out_proj->quantize();
+    }
+    layer->self_attn->k_proj->quantize();
+    layer->self_attn->v_proj->quantize();
+    layer->fc1->quantize();
+    layer->fc2->quantize();
+  }
+  output_int8_ = kernels::quantize_rows(lm_head->weight);
 }
 
 }  // namespace palimpsest::models

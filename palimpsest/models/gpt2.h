@@ -84,7 +84,7 @@ class Gpt2Model : public Model {
   at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask, CausalState* state = nullptr,
                      const memory::Observer& observe = {}) const;
   /// [.., E] -> [.., V]
-  at::Tensor logits(const at::Tensor& hidden) const { return at::linear(hidden, lm_head->weight); }
+  at::Tensor logits(const at::Tensor& hidden) const { return nn::linear(hidden, lm_head->weight, {}); }
 
   void initialize(const Init& init) override;
 

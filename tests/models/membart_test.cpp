@@ -381,14 +381,24 @@ TEST(Bart, ConfigsNameWhatIsWrong) {
   bad["encoder_attention_heads"] = 3;
   EXPECT_NE(message(bad).find("does not divide"), std::string::npos);
   bad = good;
-  bad["activation_function"] = "relu";
-  EXPECT_NE(message(bad).find("relu"), std::string::npos);
-  bad = good;
-  bad["model_type"] = "llama";
-  EXPECT_NE(message(bad).find("llama"), std::string::npos);
+  bad["activation_function"] = "swiglu";
+  EXPECT_NE(message(bad).find("swiglu"), std::string::npos);
   bad = good;
   bad["palimpsest"]["memory"] = "membart:x";
   EXPECT_NE(message(bad).find("not a number of slots"), std::string::npos);
+}
+
+TEST(Families, AreListedWhereOneIsNotKnown) {
+  try {
+    models::make_model({{"model_type", "llama"}}, "config.json", {});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit_code(), 2);
+    EXPECT_NE(std::string(e.what()).find("llama"), std::string::npos);
+    EXPECT_NE(std::string(e.what()).find("bart, gpt2"), std::string::npos);
+  }
+  EXPECT_THROW(models::make_model({{"vocab_size", 3}}, "config.json", {}), Error);
+  EXPECT_THROW(models::make_model(Json::array(), "config.json", {}), Error);
 }
 
 TEST(Loss, IgnoredTargetsNeverReachAnEmbeddingAndNothingIsNaN) {  // FR-64, FR-70
