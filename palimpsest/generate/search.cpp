@@ -322,7 +322,7 @@ Generations generate(Decoder& decoder, const GenerationOptions& options, const R
   if (decoder.items() == 0) return std::move(search.result);
   if (search.lengths.max_new == 0) {
     for (auto& item : search.result.items)
-      item.resize(static_cast<size_t>(options.num_return_sequences), {.ids = {}, .finish = Finish::kLength});
+      item.resize(static_cast<size_t>(options.num_return_sequences), Hypothesis());
     return std::move(search.result);
   }
   if (options.num_beams > 1) {
