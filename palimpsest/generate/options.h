@@ -27,7 +27,7 @@ struct GenerationOptions {
   int64_t max_length = -1;      ///< of the whole row; -1: none
   int64_t min_new_tokens = 0;
   int64_t min_length = 0;
-  std::vector<std::string> stop_strings;
+  std::vector<std::string> stop_strings = {};
 
   int64_t num_beams = 1;
   int64_t num_return_sequences = 1;
@@ -47,16 +47,16 @@ struct GenerationOptions {
   double repetition_penalty = 1.0;
   int64_t no_repeat_ngram_size = 0;
   int64_t encoder_no_repeat_ngram_size = 0;
-  std::string bad_words_ids;  ///< JSON: a list of lists of ids
-  std::vector<int64_t> suppress_tokens;
-  std::vector<int64_t> begin_suppress_tokens;
+  std::string bad_words_ids = "";  ///< JSON: a list of lists of ids
+  std::vector<int64_t> suppress_tokens = {};
+  std::vector<int64_t> begin_suppress_tokens = {};
   int64_t forced_bos_token_id = -1;
-  std::vector<int64_t> forced_eos_token_id;
+  std::vector<int64_t> forced_eos_token_id = {};
   bool renormalize_logits = false;
 
-  std::vector<int64_t> eos_token_id;  ///< any of them ends a sequence; none: only lengths and stop strings do
-  int64_t pad_token_id = -1;          ///< fills the rows of Generations::padded; -1: the first end token, else 0
-  int64_t bos_token_id = -1;          ///< read for whoever makes the prompt; the search does not use it
+  std::vector<int64_t> eos_token_id = {};  ///< any of them ends a sequence; none: only lengths and stop strings do
+  int64_t pad_token_id = -1;               ///< fills the rows of Generations::padded; -1: the first end token, else 0
+  int64_t bos_token_id = -1;               ///< read for whoever makes the prompt; the search does not use it
   int64_t decoder_start_token_id = -1;
 
   static constexpr int64_t kDefaultNewTokens = 20;

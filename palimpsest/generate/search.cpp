@@ -219,7 +219,8 @@ class TokenSearch {
       if (chosen[r] < 0) {
         row.live = false;
         row.finish = Finish::kStop;
-        row.text.finish();
+        tokens.push_back(
+            {.item = row.item, .sequence = row.sequence, .id = -1, .text = row.text.finish(), .finished = true});
         continue;
       }
       const auto at = static_cast<int64_t>(r) * logits.size(1) + chosen[r];
@@ -321,8 +322,7 @@ Generations generate(Decoder& decoder, const GenerationOptions& options, const R
   Search search(decoder, options, request);
   if (decoder.items() == 0) return std::move(search.result);
   if (search.lengths.max_new == 0) {
-    for (auto& item : search.result.items)
-      item.resize(static_cast<size_t>(options.num_return_sequences), Hypothesis());
+    for (auto& item : search.result.items) item.resize(static_cast<size_t>(options.num_return_sequences), Hypothesis());
     return std::move(search.result);
   }
   if (options.num_beams > 1) {

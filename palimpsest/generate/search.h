@@ -24,12 +24,12 @@ enum class Finish {
 const char* finish_name(Finish finish);
 
 struct Hypothesis {
-  std::vector<int64_t> ids;  ///< new tokens, with the end token where one came, without start or prompt
+  std::vector<int64_t> ids = {};  ///< new tokens, with the end token where one came, without start or prompt
   /// Beam search: the sum of log-probabilities (after the rules) / new tokens ^ length_penalty. Else the sum of the
   /// log-probabilities that the model gave the tokens, before any rule.
   double score = 0;
   Finish finish = Finish::kLength;
-  std::string text;  ///< of `ids`, without the stop string; "" where no tokenizer was given
+  std::string text = "";  ///< of `ids`, without the stop string; "" where no tokenizer was given
 };
 
 struct Generations {
@@ -45,8 +45,8 @@ struct Generations {
 /// What one step added to one sequence.
 struct NewToken {
   int64_t item = 0, sequence = 0;
-  int64_t id = 0;
-  std::string text;       ///< what of the text is certain now; at the end all of the rest
+  int64_t id = 0;         ///< -1: the sequence ended without one, for none was allowed
+  std::string text = "";  ///< what of the text is certain now; at the end all of the rest
   bool finished = false;  ///< nothing follows
 };
 /// Called after each step, in the order of items and sequences; false stops everything. Beam search, whose tokens are
