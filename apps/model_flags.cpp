@@ -20,13 +20,17 @@ checkpoint::ModelFolder load(const ModelFlags& flags) {
   options.allow_missing = flags.allow_missing;
   // Stored half floats are widened by default: on CPUs without half-float units they are slower, not faster.
   options.widen = true;
-  if (!flags.dtype.empty()) options.dtype = nn::dtype_of(flags.dtype);
+  const bool int8 = flags.dtype == "int8";
+  if (int8 && options.device != at::kCPU)
+    throw usage_error("--dtype int8 is for the CPU", "command line", "give --device cpu, or another --dtype");
+  if (!flags.dtype.empty()) options.dtype = int8 ? at::kFloat : nn::dtype_of(flags.dtype);
   auto folder = checkpoint::load_model(flags.model, options);
   const Json own = folder.model->config_json().value("palimpsest", Json::object());
+  if (int8) folder.model->quantize();
   spdlog::info("{}: {}, {}, {}", std::filesystem::path(flags.model).lexically_normal().string(),
                fmt::format("{}, {}", folder.model->family(),
                            own.contains("memory") ? "memory " + own.value("memory", "") : "no memory"),
-               nn::dtype_name(folder.model->dtype()), flags.device);
+               int8 ? "int8 (decoding)" : nn::dtype_name(folder.model->dtype()), flags.device);
   return folder;
 }
 

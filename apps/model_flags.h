@@ -17,7 +17,8 @@ struct ModelFlags {
   static void fields(auto& o, auto&& field) {
     field("model", o.model, "model folder: config.json, model.safetensors, tokenizer");
     field("device", o.device, "cpu | cuda");
-    field("dtype", o.dtype, "float32 | float64 | bfloat16 | float16; the default widens stored half floats to float32");
+    field("dtype", o.dtype, "float32 | float64 | bfloat16 | float16 | int8 (weights of decoding in 8 bits, the rest float32); the default "
+          "widens stored half floats to float32");
     field("allow-missing", o.allow_missing, "initialise missing tensors instead of refusing the folder");
   }
 };

@@ -265,7 +265,7 @@ at::Tensor BartModel::logits(const at::Tensor& hidden) const {
                                 : nn::linear(hidden, lm_head->weight, bias);
 }
 
-void BartModel::quantize_decoder() {
+void BartModel::quantize() {
   for (const auto& layer : decoder_layers) {
     for (const auto& heads : {layer->self_attn, layer->encoder_attn}) {
       heads->q_proj->quantize();

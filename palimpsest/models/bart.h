@@ -122,9 +122,7 @@ class BartModel : public Model {
   /// [.., E] -> [.., V]: the output embedding, plus the final bias.
   at::Tensor logits(const at::Tensor& hidden) const;
 
-  /// From now on the weights that decoding reads at every step are held in 8 bits: all of the decoder but the keys and
-  /// values of the source, and the output embedding. Float32 on the CPU, for inference.
-  void quantize_decoder();
+  void quantize() override;
 
   /// A memory before anything was read; undefined slots where the model has none.
   memory::Memory fresh_memory(int64_t batch) const;

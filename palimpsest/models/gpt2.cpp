@@ -153,6 +153,19 @@ at::Tensor Gpt2Model::forward(const at::Tensor& ids, const at::Tensor& mask, Cau
   return rows;
 }
 
+at::Tensor Gpt2Model::logits(const at::Tensor& hidden) const {
+  return output_int8_.defined() ? kernels::int8_linear(hidden, output_int8_, {})
+                                : nn::linear(hidden, lm_head->weight, {});
+}
+
+void Gpt2Model::quantize() {
+  for (const auto& layer : layers) {
+    for (const auto& map : {layer->attn->c_attn, layer->attn->c_proj, layer->mlp->c_fc, layer->mlp->c_proj})
+      map->quantize();
+  }
+  output_int8_ = kernels::quantize_rows(lm_head->weight);
+}
+
 void Gpt2Model::initialize(const Init& init) {
   const at::NoGradGuard no_grad;
   if (init.style == Init::kStructured)

@@ -84,7 +84,8 @@ class Gpt2Model : public Model {
   at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask, CausalState* state = nullptr,
                      const memory::Observer& observe = {}) const;
   /// [.., E] -> [.., V]
-  at::Tensor logits(const at::Tensor& hidden) const { return nn::linear(hidden, lm_head->weight, {}); }
+  at::Tensor logits(const at::Tensor& hidden) const;
+  void quantize() override;
 
   void initialize(const Init& init) override;
 
@@ -95,6 +96,7 @@ class Gpt2Model : public Model {
 
  private:
   Gpt2Config config_;
+  kernels::Int8Weight output_int8_;
 };
 
 }  // namespace palimpsest::models

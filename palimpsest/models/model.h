@@ -37,6 +37,10 @@ class Model : public torch::nn::Module {
   /// The whole config.json, with the `palimpsest` object where there is anything to say.
   virtual Json config_json() const = 0;
   virtual void initialize(const Init& init) = 0;
+  /// From now on the weights that decoding reads at every step are held in 8 bits, one scale a row: of an
+  /// encoder-decoder all of the decoder but the keys and values of the source, and the output embedding. For inference
+  /// in float32 on the CPU; cannot be undone.
+  virtual void quantize() = 0;
   /// The type of the parameters.
   virtual at::ScalarType dtype() const = 0;
 };

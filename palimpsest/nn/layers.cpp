@@ -27,6 +27,19 @@ InputMajorLinear::InputMajorLinear(int64_t in, int64_t out, const at::TensorOpti
   bias = register_parameter("bias", at::empty({out}, options));
 }
 
+at::Tensor InputMajorLinear::forward(const at::Tensor& x) const {
+  if (int8_.defined()) return kernels::int8_linear(x, int8_, bias);
+  const at::Tensor flat = x.reshape({-1, x.size(-1)});
+  auto shape = x.sizes().vec();
+  shape.back() = bias.size(0);
+  return at::addmm(bias, flat, weight).view(shape);
+}
+
+void InputMajorLinear::quantize() {
+  int8_ = kernels::quantize_rows(weight.t());
+  weight.set_data(at::empty({weight.size(0), 0}, weight.options().requires_grad(false)));
+}
+
 LayerNorm::LayerNorm(int64_t width, double eps, const at::TensorOptions& options) : eps_(eps) {
   weight = register_parameter("weight", at::empty({width}, options));
   bias = register_parameter("bias", at::empty({width}, options));

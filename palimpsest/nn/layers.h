@@ -38,8 +38,12 @@ class Linear : public torch::nn::Module {
 class InputMajorLinear : public torch::nn::Module {
  public:
   InputMajorLinear(int64_t in, int64_t out, const at::TensorOptions& options);
-  at::Tensor forward(const at::Tensor& x) const { return at::matmul(x, weight) + bias; }
+  at::Tensor forward(const at::Tensor& x) const;
+  void quantize();          ///< as Linear's
   at::Tensor weight, bias;  ///< [in, out], [out]
+
+ private:
+  kernels::Int8Weight int8_;  ///< of the transposed weights, [out, in]
 };
 
 /// g * (x - mean) / sqrt(var + eps) + b over the last axis, biased variance.
