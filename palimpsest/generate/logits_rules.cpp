@@ -219,21 +219,60 @@ void top_k(at::Tensor& scores, int64_t k) {
   });
 }
 
-// Ranks of a row, taken from the front by halves: the halving sorts only as far as someone looks, so finding the place
-// where the mass of the front reaches a bound is linear in the width, whichever place it is.
+// How many tokens, nearest first, belong to the front of a row: the token of rank n does where take(mass of the ranks
+// before it) holds, which stays false once it is. Arranges `order` so that the front stands first. Nothing is sorted: a
+// coarse count by distance says where the front ends, and that place alone is looked at by halves. Linear in the width.
 template <class T>
-class MassSearch {
+class Front {
  public:
-  // `before(a, b)`: whether token a comes before token b. No two tokens are equal in it.
+  std::vector<int32_t>& order;
+  std::span<const T> mass;  // of each token
+  std::function<bool(double mass_before)> take;
+
+  // distance(token) >= 0, and before(a, b) orders by it and then by anything that tells all tokens apart.
+  template <class Distance, class Before>
+  size_t count(const Distance& distance, const Before& before) const {
+    if (order.size() <= kBins) return halve(0, order.size(), 0, before);
+    const auto bin_of = [&](int32_t token) {
+      const auto bin = distance(token) * static_cast<T>(kBinsPerUnit);
+      return bin < static_cast<T>(kBins - 1) ? static_cast<size_t>(bin) : kBins - 1;
+    };
+    std::vector<double> sums(kBins);
+    std::vector<size_t> sizes(kBins);
+    for (const int32_t token : order) {
+      const size_t bin = bin_of(token);
+      sums[bin] += static_cast<double>(mass[static_cast<size_t>(token)]);
+      ++sizes[bin];
+    }
+    size_t last = kBins, first_rank = 0, rank = 0;  // the last bin with a token of the front
+    double sum = 0, before_last = 0;
+    for (size_t bin = 0; bin < kBins && take(sum); ++bin) {
+      if (sizes[bin] == 0) continue;
+      last = bin, first_rank = rank, before_last = sum;
+      rank += sizes[bin];
+      sum += sums[bin];
+    }
+    if (last == kBins) return 0;
+    std::vector<int32_t> arranged(order.size());
+    size_t nearer = 0, there = first_rank, farther = first_rank + sizes[last];
+    for (const int32_t token : order) {
+      const size_t bin = bin_of(token);
+      arranged[bin < last ? nearer++ : bin == last ? there++ : farther++] = token;
+    }
+    order = std::move(arranged);
+    return halve(first_rank, first_rank + sizes[last], before_last, before);
+  }
+
+ private:
+  static constexpr size_t kBins = 1024;
+  static constexpr int kBinsPerUnit = 32;
+
+  // The same for ranks [first, last), where `sum` is the mass before them.
   template <class Before>
-  static size_t count(std::vector<int32_t>& order, std::span<const T> mass, const Before& before,
-                      const std::function<bool(double mass_before)>& take) {
-    size_t first = 0, last = order.size();
-    double sum = 0;  // of order[0, first)
-    // The token of rank n belongs to the front exactly where take(mass of the ranks before n) holds.
+  size_t halve(size_t first, size_t last, double sum, const Before& before) const {
+    const auto begin = order.begin();
     while (last - first > 1) {
       const size_t middle = first + (last - first) / 2;
-      const auto begin = order.begin();
       std::nth_element(begin + static_cast<ptrdiff_t>(first), begin + static_cast<ptrdiff_t>(middle),
                        begin + static_cast<ptrdiff_t>(last), before);
       double half = 0;
@@ -264,8 +303,9 @@ void top_p_row(std::span<T> row, std::span<const T> probabilities, double p, int
     const T x = row[static_cast<size_t>(a)], y = row[static_cast<size_t>(b)];
     return x != y ? x > y : a > b;
   };
-  size_t kept = MassSearch<T>::count(order, probabilities, before,
-                                     [&](double above) { return static_cast<T>(total - above) > bound; });
+  const Front<T> front{order, probabilities, [&](double above) { return static_cast<T>(total - above) > bound; }};
+  const T most = *std::max_element(row.begin(), row.end());
+  size_t kept = front.count([&](int32_t token) { return most - row[static_cast<size_t>(token)]; }, before);
   const size_t least = std::min(static_cast<size_t>(keep), order.size());
   if (kept < least) {
     kept = least;
@@ -305,13 +345,12 @@ void typical_row(std::span<T> row, std::span<const T> shifted, std::span<const T
   // The last token is the first one with which the sum reaches the mass: as many ranks are in front of it as have sums
   // below. All that are as far from the expected surprise as it is stay too.
   const T bound = static_cast<T>(mass);
-  const size_t with_last =
-      MassSearch<T>::count(order, probabilities, before, [&](double sum) { return static_cast<T>(sum) < bound; });
+  const Front<T> front{order, probabilities, [&](double sum) { return static_cast<T>(sum) < bound; }};
+  const size_t with_last = front.count([&](int32_t token) { return shifted[static_cast<size_t>(token)]; }, before);
+  T farthest = 0;
+  for (size_t i = 0; i < with_last; ++i) farthest = std::max(farthest, shifted[static_cast<size_t>(order[i])]);
   const size_t least = std::min(std::max(with_last, static_cast<size_t>(keep)), order.size());
-  const size_t last = std::max<size_t>(with_last, 1) - 1;
-  std::nth_element(order.begin(), order.begin() + static_cast<ptrdiff_t>(last), order.end(), before);
-  const T farthest = shifted[static_cast<size_t>(order[last])];
-  if (least - 1 != last)
+  if (with_last < least)
     std::nth_element(order.begin(), order.begin() + static_cast<ptrdiff_t>(least) - 1, order.end(), before);
   for (size_t i = least; i < order.size(); ++i) {
     const auto token = static_cast<size_t>(order[i]);

@@ -288,8 +288,8 @@ at::Tensor sorted_typical(const at::Tensor& scores, double mass) {
 }
 
 TEST(LogitsRules, CutMassAsAFullSortDoes) {
-  for (const bool ties : {false, true}) {
-    const at::Tensor scores = wide_rows(12, 3000, 8, ties);
+  for (const auto& [ties, scale] : {std::pair{false, 1.0}, {true, 1.0}, {false, 60.0}, {true, 0.01}}) {
+    const at::Tensor scores = wide_rows(12, 3000, 8, ties) * scale;
     for (const double p : {0.0, 0.1, 0.5, 0.9, 0.99, 0.9999}) {
       ScoredRows rows{.scores = scores.clone(), .ids = std::vector<std::span<const int64_t>>(12), .items = {}};
       top_p_rule(p, 2)->apply(rows);
