@@ -25,7 +25,7 @@ using generate::IdRow;
 
 struct GenerateFlags {
   ModelFlags model;
-  std::string input_ids, text, file, lines, output, task;
+  std::string input_ids, text, file, lines, output, task, stop;
   GenerationOptions generation;
   int64_t segment = 0, batch = 8;
   bool beam_search = false, parse_special = false, truncate = false, stream = false, json = false;
@@ -43,6 +43,7 @@ struct GenerateFlags {
     field("parse_special", o.parse_special, "special tokens written in a text are those tokens, not plain text");
     field("beam_search", o.beam_search, "beam search with 4 beams, or as many as --num-beams says");
     field("generation", o.generation, "");
+    field("stop", o.stop, "a text that ends a sequence and is left out of it, or a JSON list of such texts");
     field("stream", o.stream, "print text as it is written (one text, no beams)");
     field("json", o.json, "sequences (with start or prompt, padded), new_tokens, scores and texts as JSON");
   }
@@ -112,6 +113,13 @@ GenerationOptions effective_options(const GenerateFlags& flags, const checkpoint
   }
   if (options.pad_token_id < 0) options.pad_token_id = id_of("pad_token_id", -1);
   if (options.bos_token_id < 0) options.bos_token_id = id_of("bos_token_id", -1);
+  if (!flags.stop.empty()) {
+    const bool is_list = flags.stop.starts_with('[') && Json::accept(flags.stop);
+    for (const Json& one : is_list ? Json::parse(flags.stop) : Json::array({flags.stop})) {
+      if (!one.is_string()) throw usage_error("must be a text or a JSON list of texts", "--stop");
+      options.stop_strings.push_back(one.get<std::string>());
+    }
+  }
   for (const auto& sentence : options.without_effect()) spdlog::info("{}", sentence);
   return options;
 }
@@ -306,7 +314,8 @@ std::string one_line(const std::string& text) {
 class LineWriter {
  public:
   /// `settings` decide the results: a file that was begun with others is not gone on with.
-  LineWriter(const std::string& path, const Json& settings) : path_(path) {
+  /// Goes on at the beginning of a batch of `batch` lines, so that every byte is as if it had never stopped.
+  LineWriter(const std::string& path, const Json& settings, int64_t batch) : path_(path) {
     if (path.empty()) return;
     const std::string beside = path + ".settings.json";
     if (fs::exists(path)) {
@@ -315,9 +324,9 @@ class LineWriter {
                           "give another --output, or remove the file");
       }
       const std::string text = read_file(path);
-      const size_t end = text.rfind('\n');
-      const size_t whole = end == std::string::npos ? 0 : end + 1;  // the last line may have been cut off
-      done_ = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(whole), '\n');
+      done_ = std::count(text.begin(), text.end(), '\n') / batch * batch;
+      size_t whole = 0;
+      for (int64_t line = 0; line < done_; ++line) whole = text.find('\n', whole) + 1;
       fs::resize_file(path, whole);
       if (done_ > 0) spdlog::info("{} has {} lines: going on with the next", path, format_count(done_));
     } else {
@@ -360,7 +369,7 @@ int run_lines(const GenerateFlags& flags, const Generator& generator) {
                          {"parse_special", flags.parse_special},
                          {"truncate", flags.truncate},
                          {"json", flags.json}};
-  LineWriter writer(flags.output, settings);
+  LineWriter writer(flags.output, settings, flags.batch);
   watch_interrupts();
   int64_t total = 0;
   if (flags.lines != "-") {
@@ -408,7 +417,7 @@ int run_lines(const GenerateFlags& flags, const Generator& generator) {
     if (!generator.fits_batch(row)) flush();
     rows.push_back(std::move(row));
     numbers.push_back(number);
-    if (static_cast<int64_t>(rows.size()) == flags.batch || !generator.fits_batch(rows.back())) {
+    if ((number + 1) % flags.batch == 0 || !generator.fits_batch(rows.back())) {
       ++number;  // what is done now, for the progress line
       flush();
       --number;
@@ -437,7 +446,6 @@ Command generate_command() {
           "palimpsest generate --model DIR --lines sources.txt --output results.txt --num-beams 4", [](CLI::App& app) {
             auto flags = std::make_shared<GenerateFlags>();
             options_to_flags(*flags, app);
-            app.get_option("--stop-strings")->description("texts that end a sequence (also --stop), comma between");
             return [flags, &app] { return run(*flags, app); };
           }};
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Greedy decoding with key and value caches.
+// Greedy decoding of encoded sources in one call: what evaluation and small programs ask for. Everything else is in
+// generate/search.h.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "palimpsest/models/bart.h"
@@ -21,15 +21,11 @@ struct GreedyOptions {
 struct Generated {
   std::vector<std::vector<int64_t>> sequences;  ///< [B]: new tokens, with eos where one was chosen, without the start
   std::vector<double> scores;                   ///< [B]: sum of their log-probabilities
-  int64_t state_bytes = 0;                      ///< of the caches at the end
+  int64_t state_bytes = 0;                      ///< the most that the caches took
 };
-
-/// Called with the step's tokens [B] (-1 for rows that are done); false stops early.
-using OnTokens = std::function<bool(const std::vector<int64_t>& tokens)>;
 
 /// No autograd; rows do not influence each other. More tokens than the position table holds: a usage error before
 /// any work (FR-41).
-Generated greedy(const models::BartModel& model, const models::EncoderOutput& encoded, const GreedyOptions& options,
-                 const OnTokens& on_tokens = {});
+Generated greedy(const models::BartModel& model, const models::EncoderOutput& encoded, const GreedyOptions& options);
 
 }  // namespace palimpsest::generate

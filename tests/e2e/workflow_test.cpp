@@ -166,7 +166,7 @@ TEST_F(Workflow, GenerateTakesIdsAndText) {
   EXPECT_EQ(json["scores"].size(), 2u);
   const auto alone =
       run_program("generate --model " + model() + " --input-ids '[[10,11,12]]' --max-new-tokens 5 --json");
-  EXPECT_EQ(last_json(alone.out)["sequences"][0], json["sequences"][0]);
+  EXPECT_EQ(last_json(alone.out)["new_tokens"][0], json["new_tokens"][0]);
   const auto text = run_program("generate --model " + model() + " --file " + path("text.txt") + " --task recall");
   EXPECT_EQ(text.exit_code, 0) << text.err;
 }

@@ -7,10 +7,10 @@
 #include <map>
 #include <numeric>
 
+#include "palimpsest/checkpoint/safetensors.h"
 #include "palimpsest/core/error.h"
 #include "palimpsest/core/random.h"
 #include "palimpsest/generate/select.h"
-#include "tests/generate/plain_safetensors.h"
 #include "tests/support/paths.h"
 #include "tests/support/tensors.h"
 
@@ -19,10 +19,16 @@ namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
+std::map<std::string, at::Tensor> read_tensors(const std::string& path) {
+  const auto file = checkpoint::Safetensors::open(path);
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& info : file.tensors()) tensors[info.name] = file.tensor(info.name);
+  return tensors;
+}
+
 struct Fixture {
   Json cases = read_json(test::fixture("generation/logits_rules.json")).at("cases");
-  std::map<std::string, at::Tensor> tensors =
-      test::read_plain_safetensors(test::fixture("generation/logits_rules.safetensors"));
+  std::map<std::string, at::Tensor> tensors = read_tensors(test::fixture("generation/logits_rules.safetensors"));
 
   at::Tensor scores() const { return tensors.at("scores").to(at::kFloat); }  // [200, 40]
   std::vector<std::vector<int64_t>> lists(const std::string& name) const {
