@@ -4,6 +4,7 @@
 #include "palimpsest/core/error.h"
 #include "palimpsest/core/threads.h"
 #include "palimpsest/kernels/isa/few_rows.h"
+#include "palimpsest/kernels/linear.h"
 
 namespace palimpsest::kernels {
 
@@ -84,7 +85,7 @@ Int8Weight quantize_rows(const at::Tensor& weight) {
 at::Tensor int8_linear(const at::Tensor& x, const Int8Weight& weight, const at::Tensor& bias, Isa isa) {
   check(x, weight.values, INT64_MAX);
   const int64_t out = weight.values.size(0), inner = weight.values.size(1);
-  if (x.numel() > kFewRows * inner) return at::linear(x, weight.dequantized(), bias);
+  if (x.numel() > kFewRows * inner) return linear(x, weight.dequantized(), bias);
   Prepared p = prepare(x, out, bias);
   if (p.job.rows == 0 || out == 0) return p.y;
   const auto kernel = kernels_of(isa).int8;

@@ -262,7 +262,7 @@ at::Tensor BartModel::decode(const at::Tensor& ids, const at::Tensor& mask, cons
 at::Tensor BartModel::logits(const at::Tensor& hidden) const {
   const at::Tensor bias = final_logits_bias.view({-1});
   return output_int8_.defined() ? kernels::int8_linear(hidden, output_int8_, bias)
-                                : nn::linear(hidden, lm_head->weight, bias);
+                                : kernels::linear(hidden, lm_head->weight, bias);
 }
 
 void BartModel::quantize() {

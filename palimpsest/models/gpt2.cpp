@@ -155,7 +155,7 @@ at::Tensor Gpt2Model::forward(const at::Tensor& ids, const at::Tensor& mask, Cau
 
 at::Tensor Gpt2Model::logits(const at::Tensor& hidden) const {
   return output_int8_.defined() ? kernels::int8_linear(hidden, output_int8_, {})
-                                : nn::linear(hidden, lm_head->weight, {});
+                                : kernels::linear(hidden, lm_head->weight, {});
 }
 
 void Gpt2Model::quantize() {

@@ -8,10 +8,6 @@
 
 namespace palimpsest::nn {
 
-at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return kernels::few_rows_fit(x, weight) ? kernels::few_rows_linear(x, weight, bias) : at::linear(x, weight, bias);
-}
-
 void Linear::quantize() {
   int8_ = kernels::quantize_rows(weight);
   weight.set_data(at::empty({0, weight.size(1)}, weight.options().requires_grad(false)));

@@ -11,19 +11,17 @@
 #include <vector>
 
 #include "palimpsest/kernels/few_rows_linear.h"
+#include "palimpsest/kernels/linear.h"
 #include "palimpsest/nn/activation.h"
 
 namespace palimpsest::nn {
-
-/// x W^T + b; a few rows without a graph take the kernel that reads W at the speed of memory (kernels/).
-at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
 /// y = x W^T + b, W stored [out, in].
 class Linear : public torch::nn::Module {
  public:
   Linear(int64_t in, int64_t out, const at::TensorOptions& options, bool with_bias = true);
   at::Tensor forward(const at::Tensor& x) const {
-    return int8_.defined() ? kernels::int8_linear(x, int8_, bias) : linear(x, weight, bias);
+    return int8_.defined() ? kernels::int8_linear(x, int8_, bias) : kernels::linear(x, weight, bias);
   }
   /// From now on the weights are those that 8 bits a weight can hold (kernels/few_rows_linear.h): `weight` is given up.
   /// For inference in float32 on the CPU.

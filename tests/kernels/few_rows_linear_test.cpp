@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "palimpsest/core/error.h"
+#include "palimpsest/kernels/linear.h"
 #include "tests/support/tensors.h"
 
 namespace palimpsest::kernels {
@@ -67,6 +68,26 @@ TEST(FewRowsLinear, StandsInOnlyWhereItMay) {
   EXPECT_FALSE(few_rows_fit(x, w));
   const at::NoGradGuard no_grad;
   EXPECT_TRUE(few_rows_fit(x, w));
+}
+
+TEST(Linear, EqualsItsTwinForAnyRows) {
+  EXPECT_TRUE(std::string(many_rows_backend()) == "onednn" || std::string(many_rows_backend()) == "blas");
+  for (const int64_t rows : {1, 3, 8, 9, 31, 130}) {
+    for (const int64_t inner : {1, 7, 64, 129}) {
+      for (const int64_t out : {1, 5, 70}) {
+        const at::Tensor x = randn({rows, inner}, 1), w = randn({out, inner}, 2), b = randn({out}, 3);
+        const std::string what = fmt::format("{} x {} x {}", rows, inner, out);
+        expect_close(kernels::linear(x, w, b), at::linear(x, w, b), 1e-5, what);
+        expect_close(kernels::linear(x, w, {}), at::linear(x, w), 1e-5, what);
+      }
+    }
+  }
+  const at::Tensor x = randn({2, 20, 10}, 1), w = randn({6, 10}, 2);
+  expect_close(kernels::linear(x.transpose(0, 1), w, {}), at::linear(x.transpose(0, 1), w), 1e-5, "strided");
+  EXPECT_EQ(kernels::linear(randn({0, 10}, 1), w, {}).sizes(), at::IntArrayRef({0, 6}));
+  expect_close(kernels::linear(x.to(at::kDouble), w.to(at::kDouble), {}), at::linear(x, w), 1e-5, "double");
+  at::Tensor needs = w.clone().requires_grad_(true);
+  EXPECT_TRUE(kernels::linear(x, needs, {}).requires_grad());
 }
 
 TEST(Int8Weight, IsWithinHalfAStepOfEachWeight) {
