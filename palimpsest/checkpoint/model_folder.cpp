@@ -75,51 +75,53 @@ Tensors full_names(const models::Model& model, const Tensors& tensors, LoadRepor
   return given;
 }
 
-}  // namespace
-
-LoadReport fill_model(models::Model& model, const std::map<std::string, at::Tensor>& tensors, const std::string& source,
-                      const LoadOptions& options) {
-  const at::NoGradGuard no_grad;
+/// What of a file goes where in a model. Only names and shapes are looked at, so a model on the meta device will do.
+struct Matched {
+  std::vector<std::pair<std::string, at::Tensor>> found;  ///< module tensors' file names and their values
+  std::vector<std::string> zeroed, missing, unexpected;
   LoadReport report;
+};
+
+/// Throws the input error that lists everything that does not fit.
+Matched match(const models::Model& model, const Tensors& tensors, const std::string& source,
+              const LoadOptions& options) {
+  Matched matched;
+  LoadReport& report = matched.report;
   const NameTable& table = name_table(model.family());
   Tensors given = full_names(model, tensors, report);
-  auto* bart = dynamic_cast<models::BartModel*>(&model);
-  std::vector<std::string> missing, misshapen;
+  const auto* bart = dynamic_cast<const models::BartModel*>(&model);
+  std::vector<std::string> misshapen;
   std::set<std::string> of_memory;
   if (bart != nullptr && bart->memory) {
     for (const auto& entry : bart->memory->named_parameters())
       of_memory.insert(table.file_name_of("memory." + entry.key()));
   }
-  for (auto& [name, parameter] : named_tensors(model)) {
+  for (const auto& [name, parameter] : named_tensors(model)) {
     const bool may_be_new = options.memory && of_memory.count(name) != 0;
     const auto found = given.find(name);
     if (found == given.end()) {
       if (std::find(table.optional.begin(), table.optional.end(), name) != table.optional.end()) {
-        parameter.zero_();
+        matched.zeroed.push_back(name);
       } else {
-        (may_be_new ? report.initialised : missing).push_back(name);
+        (may_be_new ? report.initialised : matched.missing).push_back(name);
       }
       continue;
     }
     const at::Tensor value = found->second;
     given.erase(found);
-    if (value.sizes() != parameter.sizes()) {
-      if (may_be_new) {
-        report.initialised.push_back(name);
-        continue;
-      }
-      misshapen.push_back(
-          fmt::format("{} is {}, expected {}", name, nn::shape_text(value.sizes()), nn::shape_text(parameter.sizes())));
-      continue;
+    if (value.sizes() == parameter.sizes() && value.is_floating_point()) {
+      matched.found.emplace_back(name, value);
+    } else if (may_be_new) {
+      report.initialised.push_back(name);
+    } else {
+      misshapen.push_back(fmt::format("{} is {}{}, expected {}", name, value.is_floating_point() ? "" : "integers ",
+                                      nn::shape_text(value.sizes()), nn::shape_text(parameter.sizes())));
     }
-    // set_data keeps the module's handle and the map's bytes: nothing is copied where type and device agree.
-    parameter.set_data(value.to(options.device, options.dtype.value_or(value.scalar_type())));
   }
-  std::vector<std::string> unexpected;
   for (const auto& [name, tensor] : given) {
     const bool of_dropped_memory =
         options.memory && (name.find(".mem_") != std::string::npos || name.find(".memory_") != std::string::npos);
-    (of_dropped_memory ? report.dropped : unexpected).push_back(name);
+    (of_dropped_memory ? report.dropped : matched.unexpected).push_back(name);
   }
   std::string problem;
   const auto add = [&](const char* what, const std::vector<std::string>& names) {
@@ -129,25 +131,39 @@ LoadReport fill_model(models::Model& model, const std::map<std::string, at::Tens
   };
   add("mis-shaped", misshapen);
   if (!options.allow_missing) {
-    add("missing", missing);
-    add("unexpected", unexpected);
+    add("missing", matched.missing);
+    add("unexpected", matched.unexpected);
   }
-  if (!problem.empty()) {
-    throw input_error(problem, source,
-                      misshapen.empty()
-                          ? "give --allow-missing to initialise what is missing and drop what is unexpected"
-                          : "config.json and weights must belong together");
-  }
+  if (problem.empty()) return matched;
+  throw input_error(problem, source,
+                    misshapen.empty() ? "give --allow-missing to initialise what is missing and drop what is unexpected"
+                                      : "config.json and weights must belong together");
+}
+
+}  // namespace
+
+LoadReport fill_model(models::Model& model, const std::map<std::string, at::Tensor>& tensors, const std::string& source,
+                      const LoadOptions& options) {
+  const at::NoGradGuard no_grad;
+  Matched matched = match(model, tensors, source, options);
+  LoadReport& report = matched.report;
+  std::map<std::string, at::Tensor> parameters;
+  for (auto& [name, tensor] : named_tensors(model)) parameters.emplace(name, tensor);
+  for (const auto& name : matched.zeroed) parameters.at(name).zero_();
+  // set_data keeps the module's handle and the map's bytes: nothing is copied where type and device agree.
+  for (const auto& [name, value] : matched.found)
+    parameters.at(name).set_data(value.to(options.device, options.dtype.value_or(value.scalar_type())));
   if (!report.initialised.empty()) {
+    const NameTable& table = name_table(model.family());
     const std::set<std::string> names(report.initialised.begin(), report.initialised.end());
-    bart->initialize_memory(
+    dynamic_cast<models::BartModel&>(model).initialize_memory(
         [&](const std::string& module_name) { return names.count(table.file_name_of(module_name)) != 0; },
         options.memory_init, options.seed);
   }
-  if (!missing.empty()) spdlog::warn("initialised with seed {}: {}", options.seed, list_of(missing));
-  if (!unexpected.empty()) spdlog::warn("dropped: {}", list_of(unexpected));
-  report.initialised.insert(report.initialised.end(), missing.begin(), missing.end());
-  report.dropped.insert(report.dropped.end(), unexpected.begin(), unexpected.end());
+  if (!matched.missing.empty()) spdlog::warn("initialised with seed {}: {}", options.seed, list_of(matched.missing));
+  if (!matched.unexpected.empty()) spdlog::warn("dropped: {}", list_of(matched.unexpected));
+  report.initialised.insert(report.initialised.end(), matched.missing.begin(), matched.missing.end());
+  report.dropped.insert(report.dropped.end(), matched.unexpected.begin(), matched.unexpected.end());
   return report;
 }
 
@@ -302,12 +318,15 @@ ModelFolder load_model(const std::string& path, const LoadOptions& options) {
     if (!own.contains("format")) own["format"] = 1;
     own["memory"] = options.memory->text();
   }
-  // On the meta device this costs nothing, and a config that is wrong is refused before the weights are opened.
-  models::make_model(folder.config, config_path, at::TensorOptions().device(at::kMeta));
+  // On the meta device a model costs nothing: what is wrong is refused before the weights are opened, and sizes that do
+  // not fit the weights before anything is allocated.
+  const at::TensorOptions meta = at::TensorOptions().device(at::kMeta);
+  models::make_model(folder.config, config_path, meta);
   const TensorSet file = TensorSet::open(path);
   Tensors tensors = read_tensors(file);
   heed_untied_copies(folder.config, tensors, path);
   widen_vocabulary(folder, tensors, options);
+  match(*models::make_model(folder.config, config_path, meta), tensors, path, options);
   at::ScalarType stored = at::kFloat;
   for (const auto& [name, tensor] : tensors) {
     if (tensor.is_floating_point()) stored = tensor.scalar_type();

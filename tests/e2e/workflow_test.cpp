@@ -11,6 +11,7 @@
 #include "palimpsest/core/files.h"
 #include "palimpsest/core/json.h"
 #include "palimpsest/core/random.h"
+#include "palimpsest/models/model.h"
 #include "tests/support/paths.h"
 
 namespace palimpsest {
@@ -254,13 +255,25 @@ TEST_F(Workflow, TheFormatPageListsEveryKeyTensorAndFile) {
   }
   const Json state = read_json(model() + "/trainer_state.json");
   for (const auto& [key, value] : state.items()) EXPECT_THAT(page, HasSubstr("`" + key + "`"));
-  const auto inspected = run_program("inspect " + model() + "/model.safetensors --json");
-  ASSERT_EQ(inspected.exit_code, 0) << inspected.err;
-  for (const auto& tensor : last_json(inspected.out)["tensors"]) {
+  std::vector<Json> tensors;
+  for (const std::string& file :
+       {model(), test::fixture("folders/bart_untied"), test::fixture("folders/gpt2_scaled_untied")}) {
+    const auto inspected = run_program("inspect " + file + "/model.safetensors --json");
+    ASSERT_EQ(inspected.exit_code, 0) << inspected.err;
+    for (const auto& tensor : last_json(inspected.out)["tensors"]) tensors.push_back(tensor);
+  }
+  for (const char* family : {"bart", "gpt2"}) {
+    const Json keys =
+        models::make_model(read_json(test::fixture(std::string("folders/") + family + "_plain/config.json")), "",
+                           at::TensorOptions().device(at::kMeta))
+            ->config_json();
+    for (const auto& [key, value] : keys.items()) EXPECT_THAT(page, HasSubstr("`" + key + "`"));
+  }
+  for (const auto& tensor : tensors) {
     // The page writes layers as N and groups names in braces: every part of the name stands there.
     std::stringstream parts(tensor["name"].get<std::string>());
     for (std::string part; std::getline(parts, part, '.');) {
-      if (part == "0") continue;
+      if (part.find_first_not_of("0123456789") == std::string::npos) continue;
       for (const char* projection : {"q_proj", "k_proj", "v_proj", "out_proj"}) {
         if (part == projection) part = "{q,k,v,out}_proj";
         if (part == std::string("mem_") + projection) part = "mem_{q,k,v,out}_proj";
