@@ -30,10 +30,12 @@ Block::Block(const LayerShape& shape, const at::TensorOptions& options) : shape_
       register_module("final_layer_norm", std::make_shared<nn::LayerNorm>(shape.width, shape.epsilon, options));
 }
 
-at::Tensor Block::finish(const at::Tensor& x, const at::Tensor& attended) const {
+at::Tensor Block::mix(const at::Tensor& x, const at::Tensor& attended) const {
+  return self_attn_layer_norm->forward(x + nn::dropout(self_attn->output(attended), shape_.dropout, is_training()));
+}
+
+at::Tensor Block::feed(const at::Tensor& mixed) const {
   const bool training = is_training();
-  const at::Tensor mixed =
-      self_attn_layer_norm->forward(x + nn::dropout(self_attn->output(attended), shape_.dropout, training));
   const at::Tensor fed = nn::feed_forward(mixed, *fc1, *fc2, shape_.activation, shape_.activation_dropout, training);
   return final_layer_norm->forward(mixed + nn::dropout(fed, shape_.dropout, training));
 }

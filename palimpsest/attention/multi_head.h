@@ -44,8 +44,12 @@ class MultiHead : public torch::nn::Module {
 class Block : public torch::nn::Module {
  public:
   Block(const LayerShape& shape, const at::TensorOptions& options);
-  /// What remains of the layer once the rows x [B, L, E] have attended ([B, H, L, D]).
-  at::Tensor finish(const at::Tensor& x, const at::Tensor& attended) const;
+  /// What remains of the layer once the rows x [B, L, E] have attended ([B, H, L, D]): feed(mix(x, attended)).
+  at::Tensor finish(const at::Tensor& x, const at::Tensor& attended) const { return feed(mix(x, attended)); }
+  /// LN(x + O(attended))
+  at::Tensor mix(const at::Tensor& x, const at::Tensor& attended) const;
+  /// LN(x + FFN(x))
+  at::Tensor feed(const at::Tensor& mixed) const;
 
   std::shared_ptr<MultiHead> self_attn;
   std::shared_ptr<nn::LayerNorm> self_attn_layer_norm, final_layer_norm;

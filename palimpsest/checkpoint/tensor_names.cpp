@@ -22,6 +22,7 @@ NameTable bart_table() {
                          {std::regex(R"(memory\.layers_(\d+)\.self_attn\.(.*))"),
                           "model.encoder.layers.$1.self_attn.mem_$2"},
                          {std::regex(R"(memory\.layers_(\d+)\.(.*))"), "model.encoder.layers.$1.mem_$2"},
+                         {std::regex(R"(memory\.readers_(\d+)\.(.*))"), "model.encoder.layers.$1.memory_$2"},
                          {std::regex(R"(memory\.(.*))"), "model.encoder.$1"}},
           .tied = {"model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight",
                    "lm_head.weight"},

@@ -20,13 +20,20 @@ struct Memory {
 /// reset [B] bool, or undefined for none.
 Memory select_reset(const Memory& memory, const at::Tensor& reset);
 
-/// What a memory is, as text: "none", "membart:64", "membart:64,shared".
+/// What a memory is, as text: "none", or a kind with its slots and settings:
+///   membart:64           slots are written at every layer with weights of their own, and gated (ALGORITHMS 3.2)
+///   membart:64,shared    … with the layers' own weights
+///   memformer:64         tokens read by a cross-attention of each layer, slots are written after the last (3.3)
+///   memformer:64,rezero  … what is read is scaled by a, which starts at 0, instead of normalised
+///   l2                   (any kind) slots are divided by their length instead of layer-normalised when a segment
+///   begins gate                 (memformer) MemBART's residual gate at the end of a segment
 struct MemoryOptions {
-  std::string kind = "none";  ///< none | membart
+  std::string kind = "none";  ///< none | membart | memformer
   int64_t slots = 0;          ///< M
-  bool shared = false;        ///< slot rows use the layer's own weights
+  bool shared = false, rezero = false, l2 = false, gate = false;
   bool enabled() const { return slots > 0; }
-  /// Throws a usage error that names the kinds there are.
+  bool is_memformer() const { return kind == "memformer"; }
+  /// Throws a usage error that names the kinds and settings there are.
   static MemoryOptions parse(const std::string& text);
   std::string text() const;
 };
@@ -39,24 +46,27 @@ struct Rows {
 /// Receives named intermediate results ("slots.1", "gate", …) where somebody asked for them; empty otherwise.
 using Observer = std::function<void(const std::string& name, const at::Tensor& value)>;
 
-/// MemBART's memory: own slot weights at every layer (or the layer's, `shared`), reset, forgetting bias v_b, input norm
-/// and residual gate. Holds weights only.
+/// The memory of MemBART (own slot weights at every layer, or the layer's, `shared`; reset, forgetting bias v_b, input
+/// norm and residual gate) or of Memformer (readers in each layer, one writer). Holds weights only.
 class MemoryStream : public torch::nn::Module {
  public:
   MemoryStream(const MemoryOptions& memory, int64_t layers, const attention::LayerShape& shape,
                const at::TensorOptions& options);
 
-  /// M^1 = LN(select(r, 0, M_t) + v_b): what the layers start from and the old side of the gate.
+  /// M^1 = norm(select(r, 0, M_t) + v_b), the norm LN or division by the length: what the layers start from and the old
+  /// side of the gate.
   at::Tensor enter(const Memory& memory, const at::Tensor& reset) const;
-  /// One encoder layer: token rows attend to [slots; tokens] in one softmax, a slot to the tokens and itself.
-  /// `layer` holds the token stream's weights; key_mask [B, L] bool or undefined. With `visible` false tokens do not
-  /// see slots.
+  /// One encoder layer. MemBART: token rows attend to [slots; tokens] in one softmax, a slot to the tokens and itself.
+  /// Memformer: token rows attend to tokens, then to the slots, which stay as they are. `layer` holds the token
+  /// stream's weights; key_mask [B, L] bool or undefined. With `visible` false tokens do not see slots.
   Rows layer(int64_t index, const attention::Block& layer, const Rows& rows, const at::Tensor& key_mask, bool visible,
              const Observer& observe) const;
-  /// M_{t+1} = z M^{L+1} + (1 - z) M^1, z = sigmoid(W2 GELU(W1 M^{L+1} + b1) + b2): one scalar a slot.
-  Memory leave(const at::Tensor& last, const at::Tensor& entered, const Observer& observe) const;
+  /// What is carried on. MemBART: M_{t+1} = z M^{L+1} + (1 - z) M^1, z = sigmoid(W2 GELU(W1 M^{L+1} + b1) + b2), one
+  /// scalar a slot. Memformer first writes: each slot attends to the last layer's tokens and itself. `last`: after all
+  /// layers.
+  Memory leave(const Rows& last, const at::Tensor& entered, const at::Tensor& key_mask, const Observer& observe) const;
 
-  /// A memory before anything was read: zeros [B, M, E]. With reset or without, `enter` makes LN(v_b) of it.
+  /// A memory before anything was read: zeros [B, M, E]. With reset or without, `enter` makes norm(v_b) of it.
   Memory fresh(int64_t batch) const;
 
   /// The gate's two linear maps, named as the authors' checkpoint does.
@@ -64,13 +74,24 @@ class MemoryStream : public torch::nn::Module {
     Gate(int64_t width, const at::TensorOptions& options);
     std::shared_ptr<nn::Linear> dense, dense2;
   };
+  /// Memformer's reading: x <- LN(x + O(attention of x to the slots)), or x + a O(…) with rezero.
+  struct Reader : torch::nn::Module {
+    Reader(const attention::LayerShape& shape, bool rezero, const at::TensorOptions& options);
+    std::shared_ptr<attention::MultiHead> attn;
+    std::shared_ptr<nn::LayerNorm> attn_layer_norm;  ///< null with rezero
+    at::Tensor attn_scale;                           ///< a [1], rezero only; starts at 0
+  };
 
-  std::vector<std::shared_ptr<attention::Block>> layers;  ///< own slot weights; empty when shared
+  std::vector<std::shared_ptr<attention::Block>> layers;  ///< MemBART's own slot weights; empty when shared
+  std::vector<std::shared_ptr<Reader>> readers;           ///< Memformer's
+  std::shared_ptr<attention::Block> memory_writer;        ///< Memformer's, else null
   at::Tensor memory_bias;                                 ///< v_b [1, M, E]
-  std::shared_ptr<nn::LayerNorm> memory_layer_norm;
-  std::shared_ptr<Gate> memory_gate_net;
+  std::shared_ptr<nn::LayerNorm> memory_layer_norm;       ///< null with l2
+  std::shared_ptr<Gate> memory_gate_net;                  ///< null for a Memformer without gate
 
  private:
+  at::Tensor read(int64_t index, const at::Tensor& tokens, const at::Tensor& slots, const Observer& observe) const;
+
   MemoryOptions options_;
   double dropout_;
 };

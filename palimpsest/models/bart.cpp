@@ -68,7 +68,8 @@ BartConfig BartConfig::from_json(const Json& json, const std::string& source) {
   if (read.has("palimpsest")) {
     const ConfigReader own(read.object("palimpsest"), source + ", \"palimpsest\"");
     config.memory = memory::MemoryOptions::parse(own.text("memory", "none"));
-    config.decoder_sees_memory = own.flag("decoder_sees_memory", true);
+    // Memformer's decoder sees what the encoder made of the tokens, which have read the memory (ALGORITHMS 3.1).
+    config.decoder_sees_memory = own.flag("decoder_sees_memory", !config.memory.is_memformer());
   }
   return config;
 }
@@ -236,7 +237,7 @@ EncoderOutput BartModel::encode(const EncodeInput& input) const {
   }
   EncoderOutput output;
   output.hidden = rows.tokens;
-  if (memory) output.memory = memory->leave(rows.slots, entered, input.observe);
+  if (memory) output.memory = memory->leave(rows, entered, input.mask, input.observe);
   const bool decoder_reads_memory = memory && input.use_memory && config_.decoder_sees_memory;
   std::tie(output.context, output.context_mask) =
       with_memory(decoder_reads_memory ? output.memory : Memory{}, output.hidden, input.mask);

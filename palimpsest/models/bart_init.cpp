@@ -41,7 +41,7 @@ void BartModel::initialize(const Init& init) {
     const at::Tensor& value = entry.value();
     if (ends_with(name, "memory_bias")) {
       nn::fill_normal(value, init.style == Init::kNormal ? init.slot_std : 1.0, init.seed, name);
-    } else if (ends_with(name, ".bias")) {
+    } else if (ends_with(name, ".bias") || ends_with(name, "attn_scale")) {
       value.zero_();
     } else if (value.dim() == 1) {
       value.fill_(1);  // norms
@@ -75,6 +75,8 @@ void BartModel::initialize(const Init& init) {
     slots.v_proj->weight.copy_(tokens.v_proj->weight);
     tie_projections(slots);
   }
+  for (const auto& reader : memory->readers) tie_projections(*reader->attn);
+  if (memory->memory_writer) tie_projections(*memory->memory_writer->self_attn);
   const int64_t slots = memory->memory_bias.size(1),
                 segment = init.segment > 0 ? std::min(init.segment, positions.size(0)) : positions.size(0);
   for (int64_t j = 0; j < slots; ++j) {
@@ -101,7 +103,7 @@ void BartModel::initialize_memory(const std::function<bool(const std::string& mo
     const at::Tensor& value = entry.value();
     if (const auto copied = layer_weights.find(entry.key()); copied != layer_weights.end()) {
       value.copy_(copied->second);
-    } else if (ends_with(entry.key(), ".bias")) {
+    } else if (ends_with(entry.key(), ".bias") || ends_with(entry.key(), "attn_scale")) {
       value.zero_();
     } else if (value.dim() == 1) {
       value.fill_(1);

@@ -14,14 +14,16 @@ TEST(MemoryOptions, ReadsAndWritesItsTextForm) {
   EXPECT_EQ(MemoryOptions::parse("membart:64").text(), "membart:64");
   EXPECT_EQ(MemoryOptions::parse("membart:8,shared").text(), "membart:8,shared");
   EXPECT_TRUE(MemoryOptions::parse("membart:8,shared").shared);
+  for (const char* text : {"memformer:4", "memformer:4,rezero", "memformer:4,rezero,gate,l2", "membart:4,shared,l2"})
+    EXPECT_EQ(MemoryOptions::parse(text).text(), text);
   EXPECT_EQ(MemoryOptions::parse("none").text(), "none");
   EXPECT_FALSE(MemoryOptions::parse("none").enabled());
   EXPECT_FALSE(MemoryOptions::parse("membart:0").enabled());
 }
 
 TEST(MemoryOptions, RefusesWhatItDoesNotKnowWithAnExample) {
-  for (const char* text :
-       {"membart", "membart:", "membart:-1", "membart:6x", "membart:4,own", "gmatt:3", "membart:99999999999"}) {
+  for (const char* text : {"membart", "membart:", "membart:-1", "membart:6x", "membart:4,own", "gmatt:3",
+                           "membart:4,rezero", "memformer:4,shared", "memformer", "membart:99999999999"}) {
     try {
       MemoryOptions::parse(text);
       FAIL() << text;
