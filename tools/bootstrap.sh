@@ -16,7 +16,7 @@ readonly torch_version=2.13.0
 readonly cuda_wheels=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 # Without these nothing is built.
 readonly needed_packages=(ninja-build cmake make git python3 python3-pip libicu-dev nlohmann-json3-dev libtomlplusplus-dev
-  libcli11-dev libspdlog-dev libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev zlib1g-dev)
+  libcli11-dev libspdlog-dev libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev zlib1g-dev libedit-dev)
 # Left out, with a note, where the system does not know them: the compiler and its tools, speed, the demo's texts, plots.
 readonly wanted_packages=(clang-19 clang-tidy-19 clang-format-19 libclang-rt-19-dev lld-19 ccache bible-kjv fortunes gnuplot-nox)
 
