@@ -278,7 +278,8 @@ std::optional<std::string> cache_key(const CorpusOptions& options, const std::st
               {"text_key", options.text_key},
               {"strip", options.strip},
               {"files", Json::array()}};
-  if (options.skip_broken) key["skip_broken"] = true;  // only then: what was prepared before there was this keeps its key
+  if (options.skip_broken)
+    key["skip_broken"] = true;  // only then: what was prepared before there was this keeps its key
   for (const auto& path : files) {
     struct stat info{};
     if (path == "-" || path == "-.jsonl" || ::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return {};

@@ -42,7 +42,8 @@ bool CsvReader::next(std::vector<std::string>& fields) {
       const char c = part.text[i];
       const bool ends = c == '\n' || (c == '\r' && i + 1 < part.text.size() && part.text[i + 1] == '\n');
       if (++size > kLongestRow) {
-        fail(fmt::format("a row is longer than {} MiB", kLongestRow >> 20), line_, "look for a quote that is not closed");
+        fail(fmt::format("a row is longer than {} MiB", kLongestRow >> 20), line_,
+             "look for a quote that is not closed");
         restart();
         skipping = !part.ends_line;
         break;

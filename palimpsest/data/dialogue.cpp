@@ -83,8 +83,7 @@ std::string detect_format(const std::string& path, const std::string& text_key) 
 class DialogueReader::Impl {
  public:
   Impl(const CorpusOptions& corpus, const DialogueOptions& options) : corpus_(corpus), options_(options) {
-    check_choice("format", options.format,
-                 {"auto", "personachat", "persuasion", "msc", "turns", "pairs", "text"});
+    check_choice("format", options.format, {"auto", "personachat", "persuasion", "msc", "turns", "pairs", "text"});
     check_choice("personas", options.personas, {"off", "own", "both"});
     check_choice("side", options.side, {"all", "train", "valid", "test"});
     if (options.keep_apart < 0) {
@@ -119,8 +118,7 @@ class DialogueReader::Impl {
         continue;
       }
       if (options_.personas != "both") {
-        std::erase_if(dialogue.personas,
-                      [&](const Persona& p) { return options_.personas == "off" || p.role != "B"; });
+        std::erase_if(dialogue.personas, [&](const Persona& p) { return options_.personas == "off" || p.role != "B"; });
       }
       ++counts_.dialogues;
       counts_.sessions += dialogue.sessions();

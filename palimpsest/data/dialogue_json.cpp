@@ -36,9 +36,11 @@ bool begins_many_lines(std::string_view line) {
 }
 
 std::string type_name(const Json& value) {
-  return value.is_object() ? "an object" : value.is_array() ? "a list" : value.is_string() ? "text"
-                                                        : value.is_null() ? "null"
-                                                                          : "a number or truth value";
+  return value.is_object()   ? "an object"
+         : value.is_array()  ? "a list"
+         : value.is_string() ? "text"
+         : value.is_null()   ? "null"
+                             : "a number or truth value";
 }
 
 /// Throws what is wrong inside a record; the caller knows the place.
@@ -121,8 +123,7 @@ std::optional<Side> side_in(const Json& record) {
 
 class JsonSource : public DialogueSource {
  public:
-  explicit JsonSource(SourceContext context)
-      : context_(std::move(context)), records_(context_.path, context_.broken) {}
+  explicit JsonSource(SourceContext context) : context_(std::move(context)), records_(context_.path, context_.broken) {}
 
   bool next(FoundDialogue& out) override {
     while (ready_.empty()) {
@@ -155,7 +156,8 @@ class JsonSource : public DialogueSource {
   void check_kind(const std::string& kind) const {
     const std::string shown = kind == "turn" || kind == "lists" ? "turns" : kind;
     if (context_.format == "auto" || context_.format == shown) return;
-    refuse(fmt::format("a record of the form {}, but format is {}", shown, context_.format), "--format auto reads both");
+    refuse(fmt::format("a record of the form {}, but format is {}", shown, context_.format),
+           "--format auto reads both");
   }
 
   void take(const JsonRecords::Record& record) {
@@ -298,8 +300,9 @@ class JsonSource : public DialogueSource {
       }
       const std::string kind = record_kind(element, context_.corpus.text_key);
       if (kind == "msc" || kind == "turns" || kind == "pairs") {
-        ready_.push_back(kind == "msc" ? msc(element, line) : kind == "turns" ? turns(element, line)
-                                                                             : pair(element, line));
+        ready_.push_back(kind == "msc"     ? msc(element, line)
+                         : kind == "turns" ? turns(element, line)
+                                           : pair(element, line));
         open.reset();
         continue;
       }

@@ -264,8 +264,8 @@ class TextSource : public DialogueSource {
     if (context_.broken != nullptr) {  // take over what was newly noted
       const int64_t broken = reader_.counts().broken;
       const auto& first = reader_.first_broken();
-      for (size_t i = static_cast<size_t>(noted_); i < first.size() && context_.broken->first.size() < BrokenLines::kKept;
-           ++i) {
+      for (size_t i = static_cast<size_t>(noted_);
+           i < first.size() && context_.broken->first.size() < BrokenLines::kKept; ++i) {
         context_.broken->first.push_back(first[i]);
       }
       context_.broken->count += broken - noted_;

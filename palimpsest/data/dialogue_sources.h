@@ -69,11 +69,11 @@ class JsonRecords {
 
   struct Record {
     Json value;
-    std::string key;       ///< of a member of an object
+    std::string key;  ///< of a member of an object
     bool has_key = false;
-    bool in_list = false;  ///< member of a list over many lines
+    bool in_list = false;    ///< member of a list over many lines
     bool ends_list = false;  ///< nothing but this: that list ended (no value)
-    int64_t line = 1;      ///< where it starts
+    int64_t line = 1;        ///< where it starts
   };
   /// The next record, false at the end. What is no JSON is noted or thrown and left out.
   bool next(Record& out);
@@ -88,7 +88,7 @@ class JsonRecords {
   WholeLines lines_;
   BrokenLines* broken_;
   Mode mode_ = Mode::kUnknown;
-  std::string line_;          ///< the one being looked at
+  std::string line_;  ///< the one being looked at
   bool has_line_ = false;
   size_t at_ = 0;             ///< in line_
   char open_ = 0;             ///< the bracket of the outermost value, 0 outside

@@ -231,9 +231,10 @@ std::vector<std::string> list_files(const std::vector<std::string>& data, int64_
     }
     if (code) throw input_error(fmt::format("cannot read the folder: {}", code.message()), path);
     if (inside.empty()) {
-      throw input_error("no text in this folder", path,
-                        fmt::format("files named *.txt or *.jsonl{} (or these with .gz) are read; name others one by one",
-                                    records ? ", *.csv or *.json" : ""));
+      throw input_error(
+          "no text in this folder", path,
+          fmt::format("files named *.txt or *.jsonl{} (or these with .gz) are read; name others one by one",
+                      records ? ", *.csv or *.json" : ""));
     }
     std::sort(inside.begin(), inside.end());
     files.insert(files.end(), inside.begin(), inside.end());
@@ -453,8 +454,8 @@ class DocumentReader::Impl {
 
   int64_t file_ = -1, finished_bytes_ = 0;
   std::unique_ptr<WholeLines> records_;  ///< of a JSONL file
-  int64_t found_ = 0;                   ///< records of this file
-  std::unique_ptr<LineReader> lines_;   ///< of a source: a file, or the text of a record
+  int64_t found_ = 0;                    ///< records of this file
+  std::unique_ptr<LineReader> lines_;    ///< of a source: a file, or the text of a record
   int64_t record_line_ = 0;
   int64_t seen_ = 0, part_ = 0;  ///< documents of this source that ended, and that began
   Line line_;

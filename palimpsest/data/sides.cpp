@@ -26,9 +26,7 @@ bool is_left_out(char32_t c) { return (c >= 0x80 && c <= 0xBF) || (c >= 0x2000 &
 
 }  // namespace
 
-const char* side_name(Side side) {
-  return side == Side::kTrain ? "train" : side == Side::kValid ? "valid" : "test";
-}
+const char* side_name(Side side) { return side == Side::kTrain ? "train" : side == Side::kValid ? "valid" : "test"; }
 
 Side split_of(std::string_view key, int64_t seed) {
   const double place = Random(random_key(static_cast<uint64_t>(seed), hash_of(key))).uniform();

@@ -22,8 +22,8 @@ const char* side_name(Side side);
 Side split_of(std::string_view key, int64_t seed = 0);
 
 /// The key of a text: its letters and digits alone, A-Z as a-z; left out are the other ASCII characters, U+0080 to
-/// U+00BF and U+2000 to U+206F (spaces, quotes, dashes); all other characters are kept as they are. So the tokenised text
-/// of PersonaChat and the same text elsewhere have one key. A text of which nothing is left is its own key.
+/// U+00BF and U+2000 to U+206F (spaces, quotes, dashes); all other characters are kept as they are. So the tokenised
+/// text of PersonaChat and the same text elsewhere have one key. A text of which nothing is left is its own key.
 std::string split_key_of(std::string_view text);
 
 /// Words of a text, for the measure of "long": runs without white space that hold a letter or digit; each character
@@ -32,8 +32,8 @@ int64_t count_words(std::string_view text);
 
 /// A long utterance that is on two sides.
 struct SharedUtterance {
-  std::string text;          ///< as it stands at `second`
-  std::string first, second; ///< places of two dialogues that hold it
+  std::string text;           ///< as it stands at `second`
+  std::string first, second;  ///< places of two dialogues that hold it
   Side first_side = Side::kTrain, second_side = Side::kTrain;
 };
 

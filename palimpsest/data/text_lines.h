@@ -103,8 +103,7 @@ class WholeLines {
  public:
   static constexpr size_t kLongest = size_t{256} << 20;  ///< bytes; a longer line is an input error
 
-  explicit WholeLines(const std::string& path, BrokenLines* broken = nullptr)
-      : path_(path), lines_(path, broken) {}
+  explicit WholeLines(const std::string& path, BrokenLines* broken = nullptr) : path_(path), lines_(path, broken) {}
   /// Without its line end; false at the end.
   bool next(std::string& line);
   /// Of the line given last, from 1.
