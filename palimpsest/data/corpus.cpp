@@ -103,6 +103,8 @@ class Preparation {
     if (long_runs_ > 0)
       spdlog::warn("{} runs of text without white space were longer than {} and were cut", long_runs_,
                    format_bytes(kLongestRun));
+    if (const int64_t broken = reader_.counts().broken; broken > 0)
+      spdlog::warn("{} broken lines left out, the first: {}", format_count(broken), reader_.first_broken().front());
     return reader_.counts();
   }
   const std::vector<std::string>& files() const { return reader_.files(); }
@@ -276,6 +278,8 @@ std::optional<std::string> cache_key(const CorpusOptions& options, const std::st
               {"text_key", options.text_key},
               {"strip", options.strip},
               {"files", Json::array()}};
+  if (options.skip_broken)
+    key["skip_broken"] = true;  // only then: what was prepared before there was this keeps its key
   for (const auto& path : files) {
     struct stat info{};
     if (path == "-" || path == "-.jsonl" || ::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return {};

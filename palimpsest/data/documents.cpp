@@ -26,12 +26,17 @@ bool ends_with(std::string_view text, std::string_view end) {
 bool is_stdin(const std::string& path) { return path == "-" || path == "-.jsonl"; }
 bool is_jsonl(const std::string& path) { return ends_with(path, ".jsonl") || ends_with(path, ".jsonl.gz"); }
 
-bool is_read_in_folders(const std::string& path) {
-  for (const char* end : {".txt", ".text", ".jsonl"}) {
-    if (ends_with(path, end) || ends_with(path, std::string(end) + ".gz")) return true;
-  }
-  return false;
+bool is_read_in_folders(const std::string& path, bool records) {
+  const auto is = [&](const std::string& end) { return ends_with(path, end) || ends_with(path, end + ".gz"); };
+  return is(".txt") || is(".text") || is(".jsonl") || (records && (is(".csv") || is(".json")));
 }
+
+/// Lines that head a chapter. A number or a word for one must follow, and then something else than a letter: text that
+/// happens to begin a line with "Chapter" seldom goes on like that.
+constexpr const char* kChapter =
+    "\\s*(?:CHAPTER|Chapter)\\s+(?:\\d+|[IVXLCDM]+|(?:TWENTY|THIRTY|FORTY|FIFTY|Twenty|Thirty|Forty|Fifty)(?:[ -]"
+    "[A-Za-z]+)?|ONE|TWO|THREE|FOUR|FIVE|SIX|SEVEN|EIGHT|NINE|TEN|ELEVEN|TWELVE|[A-Z]+TEEN|One|Two|Three|Four|Five|Six|"
+    "Seven|Eight|Nine|Ten|Eleven|Twelve|[A-Z][a-z]+teen)(?:[^A-Za-z0-9']|$)";
 
 /// A regular expression matched at the start of a line's first bytes. libstdc++'s usual matcher recurses once per
 /// byte and can take exponential time; its breadth-first one does neither, but knows no back references.
@@ -102,6 +107,9 @@ Rules parse_rules(const CorpusOptions& options) {
     rules.border = Border::kLine;
   } else if (bare && name == "blank") {
     rules.border = Border::kBlank;
+  } else if (bare && name == "chapter") {
+    rules.border = Border::kSeparator;
+    rules.pattern.emplace("document", kChapter);
   } else if (name == "separator" && !argument.empty()) {
     rules.border = Border::kSeparator;
     rules.pattern.emplace("document", argument);
@@ -117,7 +125,7 @@ Rules parse_rules(const CorpusOptions& options) {
     rules.pieces = parse_pieces(argument);
   } else {
     throw usage_error(fmt::format("document is \"{}\"", text), "",
-                      "choose one of: file, line, blank, separator=REGEX, change=REGEX, pieces=N");
+                      "choose one of: file, line, blank, chapter, separator=REGEX, change=REGEX, pieces=N");
   }
   if (!options.strip.empty()) rules.strip.emplace("strip", options.strip);
   return rules;
@@ -194,7 +202,7 @@ std::string document_name(const std::string& path, int64_t line, int64_t part) {
   return name;
 }
 
-std::vector<std::string> list_files(const std::vector<std::string>& data, int64_t* left_out) {
+std::vector<std::string> list_files(const std::vector<std::string>& data, int64_t* left_out, bool records) {
   if (data.empty()) throw usage_error("no data", "", "name files or folders of text");
   std::vector<std::string> files;
   for (const auto& path : data) {
@@ -214,7 +222,7 @@ std::vector<std::string> list_files(const std::vector<std::string>& data, int64_
         if (hidden) entry.disable_recursion_pending();
       } else if (!hidden && entry->is_regular_file(ignored)) {
         const std::string name = entry->path().string();
-        if (is_read_in_folders(name)) {
+        if (is_read_in_folders(name, records)) {
           inside.push_back(name);
         } else if (left_out != nullptr) {
           ++*left_out;
@@ -223,8 +231,10 @@ std::vector<std::string> list_files(const std::vector<std::string>& data, int64_
     }
     if (code) throw input_error(fmt::format("cannot read the folder: {}", code.message()), path);
     if (inside.empty()) {
-      throw input_error("no text in this folder", path,
-                        "files named *.txt or *.jsonl (or these with .gz) are read; name others one by one");
+      throw input_error(
+          "no text in this folder", path,
+          fmt::format("files named *.txt or *.jsonl{} (or these with .gz) are read; name others one by one",
+                      records ? ", *.csv or *.json" : ""));
     }
     std::sort(inside.begin(), inside.end());
     files.insert(files.end(), inside.begin(), inside.end());
@@ -278,9 +288,15 @@ class DocumentReader::Impl {
     return document_name(files_.at(static_cast<size_t>(piece.source)), piece.line, piece.part);
   }
   const std::vector<std::string>& files() const { return files_; }
-  ReadCounts counts() const { return counts_; }
+  ReadCounts counts() const {
+    ReadCounts counts = counts_;
+    counts.broken = broken_.count;
+    return counts;
+  }
+  const std::vector<std::string>& first_broken() const { return broken_.first; }
   int64_t raw_position() const {
-    const FileLines* file = records_ ? records_.get() : lines_ ? lines_->file() : nullptr;
+    if (records_) return finished_bytes_ + records_->raw_position();
+    const FileLines* file = lines_ ? lines_->file() : nullptr;
     return finished_bytes_ + (file != nullptr ? file->raw_position() : 0);
   }
   int64_t raw_size() const {
@@ -298,37 +314,38 @@ class DocumentReader::Impl {
     ++counts_.files;
     const std::string& path = files_[static_cast<size_t>(file_)];
     if (is_jsonl(path)) {
-      records_ = std::make_unique<FileLines>(path);
+      records_ = std::make_unique<WholeLines>(path, broken());
       found_ = 0;
       return true;
     }
-    if (rules_.border == Border::kPieces) total_ = count_bytes(std::make_unique<FileLines>(path));
-    start_source(std::make_unique<FileLines>(path), 0);
+    if (rules_.border == Border::kPieces) {
+      BrokenLines counted_below;
+      total_ = count_bytes(std::make_unique<FileLines>(path, options_.skip_broken ? &counted_below : nullptr));
+    }
+    start_source(std::make_unique<FileLines>(path, broken()), 0);
     return true;
   }
+  BrokenLines* broken() { return options_.skip_broken ? &broken_ : nullptr; }
 
   bool open_record() {
-    const std::string& path = files_[static_cast<size_t>(file_)];
-    std::string record;
-    int64_t number = 0;
-    do {  // blank lines between records are no records
-      record.clear();
-      Fragment fragment;
-      fragment.ends_line = false;
-      while (!fragment.ends_line || record.empty()) {
-        if (!records_->next(fragment)) {
-          if (found_ == 0) ++counts_.empty;
-          finished_bytes_ += sizes_[static_cast<size_t>(file_)];
-          records_.reset();
-          return true;
-        }
-        if (fragment.starts_line) number = fragment.line;
-        record += fragment.text;
+    std::string record, text;
+    while (true) {
+      if (!records_->next(record)) {
+        if (found_ == 0) ++counts_.empty;
+        finished_bytes_ += sizes_[static_cast<size_t>(file_)];
+        records_.reset();
+        return true;
       }
-    } while (is_blank(record));
-    ++found_;
-    std::string text =
-        record_text(record, options_.text_key, fmt::format("{}, line {}", document_name(path, 0, 0), number));
+      if (is_blank(record)) continue;  // lines between records are no records
+      ++found_;
+      try {
+        text = record_text(record, options_.text_key, records_->place());
+        break;
+      } catch (const Error& error) {
+        note_broken(broken(), error);
+      }
+    }
+    const int64_t number = records_->number();
     if (rules_.border == Border::kPieces) total_ = count_bytes(std::make_unique<StringLines>(text, number));
     start_source(std::make_unique<StringLines>(std::move(text), number), number);
     return true;
@@ -433,11 +450,12 @@ class DocumentReader::Impl {
   std::vector<std::string> files_;
   std::vector<int64_t> sizes_;
   ReadCounts counts_;
+  BrokenLines broken_;
 
   int64_t file_ = -1, finished_bytes_ = 0;
-  std::unique_ptr<FileLines> records_;  ///< of a JSONL file
-  int64_t found_ = 0;                   ///< records of this file
-  std::unique_ptr<LineReader> lines_;   ///< of a source: a file, or the text of a record
+  std::unique_ptr<WholeLines> records_;  ///< of a JSONL file
+  int64_t found_ = 0;                    ///< records of this file
+  std::unique_ptr<LineReader> lines_;    ///< of a source: a file, or the text of a record
   int64_t record_line_ = 0;
   int64_t seen_ = 0, part_ = 0;  ///< documents of this source that ended, and that began
   Line line_;
@@ -468,6 +486,7 @@ bool DocumentReader::next(Document& out) {
 const std::vector<std::string>& DocumentReader::files() const { return impl_->files(); }
 std::string DocumentReader::name_of(const Piece& piece) const { return impl_->name_of(piece); }
 ReadCounts DocumentReader::counts() const { return impl_->counts(); }
+const std::vector<std::string>& DocumentReader::first_broken() const { return impl_->first_broken(); }
 int64_t DocumentReader::raw_position() const { return impl_->raw_position(); }
 int64_t DocumentReader::raw_size() const { return impl_->raw_size(); }
 

@@ -15,18 +15,22 @@ struct CorpusOptions {
   std::string document = "file";       // see below
   std::string text_key = "text";       // the key of a JSONL record that holds its text
   std::string strip = "";              // regular expression removed at the start of each line
+  bool skip_broken = false;            // off: a hole in the data should be seen before it is trained on
   static void fields(auto& o, auto&& field) {
     field("data", o.data, "files or folders of text (.txt) and JSONL (.jsonl), also as .gz; - is stdin");
     field("document", o.document,
-          "what one document is: file | line | blank | separator=REGEX | change=REGEX | pieces=N");
+          "what one document is: file | line | blank | chapter | separator=REGEX | change=REGEX | pieces=N");
     field("text_key", o.text_key, "key of a JSONL record that holds its text");
     field("strip", o.strip, "regular expression that is removed at the start of each line");
+    field("skip_broken", o.skip_broken, "leave out lines and records that are broken, and count them");
   }
 };
 // `document`:
 //   file             a whole file; a JSONL record is always a source of its own, like a file
 //   line             each line, without its end ("\n" or "\r\n"); lines of white space only count as empty
 //   blank            paragraphs: one or more lines of white space only stand between two documents
+//   chapter          a line that is a chapter's heading ("CHAPTER I. Down the Rabbit-Hole", "Chapter 12", "Chapter
+//                    One") starts a new document and belongs to it; what stands before the first is one, too
 //   separator=REGEX  a line that matches starts a new document and belongs to it
 //   change=REGEX     a new document starts where the first capture group differs from that of the last line that
 //                    matched: change=^(\S+?\d+): makes one document of each chapter of "Gen1:1 In the beginning"
@@ -51,6 +55,7 @@ struct ReadCounts {
   int64_t empty = 0;      ///< empty files, records and lines that were skipped
   int64_t bytes = 0;      ///< text handed out, after strip
   int64_t left_out = 0;   ///< files of folders that have another ending
+  int64_t broken = 0;     ///< lines and records left out because of skip_broken
 };
 
 /// A part of a document, at most kPieceBytes + kLineBytes long: how a document of any size is read at constant memory.
@@ -66,7 +71,8 @@ struct Piece {
 /// Reads documents in order. Memory is bounded by one document (next) or one piece (next_piece), and for JSONL by
 /// one record. Errors (input errors that name file, line or byte): missing or unreadable file, no readable file
 /// in a folder, invalid UTF-8, broken or truncated gzip, broken JSON, a record without the key or with something
-/// else than text there. Usage errors: an unknown `document`, a broken regular expression, pieces=N on stdin.
+/// else than text there (with skip_broken, what is wrong with one line or record only leaves that out; broken gzip
+/// stays an error). Usage errors: an unknown `document`, a broken regular expression, pieces=N on stdin.
 class DocumentReader {
  public:
   static constexpr int64_t kPieceBytes = 1 << 16, kLineBytes = 1 << 16;
@@ -83,6 +89,8 @@ class DocumentReader {
   const std::vector<std::string>& files() const;
   std::string name_of(const Piece& piece) const;
   ReadCounts counts() const;
+  /// The first of the broken ones left out, as "PLACE: PROBLEM".
+  const std::vector<std::string>& first_broken() const;
   /// Bytes of the files (as they lie on disk) that were read, and in all; stdin counts 0.
   int64_t raw_position() const;
   int64_t raw_size() const;
@@ -95,7 +103,9 @@ class DocumentReader {
 /// "PATH", "PATH:LINE", "PATH#PART": how documents are named everywhere.
 std::string document_name(const std::string& path, int64_t line, int64_t part);
 
-/// The files that `data` stands for, in reading order. `left_out` counts files of folders with other endings.
-std::vector<std::string> list_files(const std::vector<std::string>& data, int64_t* left_out = nullptr);
+/// The files that `data` stands for, in reading order. `left_out` counts files of folders with other endings;
+/// `records`: of folders *.csv and *.json (and these with .gz) are read, too.
+std::vector<std::string> list_files(const std::vector<std::string>& data, int64_t* left_out = nullptr,
+                                    bool records = false);
 
 }  // namespace palimpsest::data

@@ -75,7 +75,33 @@ size_t ByteFile::read(char* out, size_t capacity) {
 
 int64_t ByteFile::raw_position() const { return static_cast<int64_t>(::gzoffset(file_)); }
 
-FileLines::FileLines(const std::string& path) : path_(document_name(path, 0, 0)), file_(path), buffer_(kBufferBytes) {}
+void BrokenLines::add(const Error& error) {
+  ++count;
+  if (first.size() < kKept) first.push_back(error.place() + ": " + error.problem());
+}
+
+void note_broken(BrokenLines* broken, const Error& error) {
+  if (broken == nullptr) throw error;
+  broken->add(error);
+}
+
+FileLines::FileLines(const std::string& path, BrokenLines* broken)
+    : path_(document_name(path, 0, 0)), broken_(broken), file_(path), buffer_(kBufferBytes) {}
+
+void FileLines::leave_out_line() {
+  while (true) {
+    const std::string_view rest(buffer_.data() + begin_, end_ - begin_);
+    const size_t newline = rest.find('\n');
+    const size_t size = newline == std::string_view::npos ? rest.size() : newline + 1;
+    begin_ += size;
+    offset_ += static_cast<int64_t>(size);
+    if (newline != std::string_view::npos) break;
+    if (at_end_) return;
+    refill();
+  }
+  ++line_;
+  starts_line_ = true;
+}
 
 void FileLines::refill() {
   std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
@@ -89,22 +115,28 @@ void FileLines::refill() {
 }
 
 bool FileLines::next(Fragment& out) {
-  // Beyond the longest fragment one byte more is needed, to know whether a code point goes on.
-  if (!at_end_ && end_ - begin_ <= kLineBytes) refill();
-  if (offset_ == 0 && std::string_view(buffer_.data() + begin_, end_ - begin_).substr(0, 3) == "\xEF\xBB\xBF") {
-    begin_ += 3, offset_ += 3;
-  }
-  if (begin_ == end_) return false;
-  const std::string_view rest(buffer_.data() + begin_, end_ - begin_);
-  const size_t size = fragment_size(rest, at_end_);
-  out = {.text = rest.substr(0, size), .starts_line = starts_line_, .line = line_};
-  if (const size_t bad = find_invalid_utf8(out.text); bad != std::string_view::npos) {
+  std::string_view rest;
+  size_t size = 0;
+  while (true) {
+    // Beyond the longest fragment one byte more is needed, to know whether a code point goes on.
+    if (!at_end_ && end_ - begin_ <= kLineBytes) refill();
+    if (offset_ == 0 && std::string_view(buffer_.data() + begin_, end_ - begin_).substr(0, 3) == "\xEF\xBB\xBF") {
+      begin_ += 3, offset_ += 3;
+    }
+    if (begin_ == end_) return false;
+    rest = {buffer_.data() + begin_, end_ - begin_};
+    size = fragment_size(rest, at_end_);
+    out = {.text = rest.substr(0, size), .starts_line = starts_line_, .line = line_};
+    const size_t bad = find_invalid_utf8(out.text);
+    if (bad == std::string_view::npos) break;
     const bool utf16 =
         line_ == 1 && offset_ == 0 && (rest.substr(0, 2) == "\xFF\xFE" || rest.substr(0, 2) == "\xFE\xFF");
-    throw input_error(fmt::format("not valid UTF-8 (byte 0x{:02X})", static_cast<unsigned char>(rest[bad])),
-                      fmt::format("{}, line {}, byte {}", path_, line_, offset_ + static_cast<int64_t>(bad)),
-                      utf16 ? "it looks like UTF-16: convert it with iconv -f UTF-16 -t UTF-8"
-                            : "convert it, for example with iconv -f WINDOWS-1252 -t UTF-8");
+    note_broken(broken_,
+                input_error(fmt::format("not valid UTF-8 (byte 0x{:02X})", static_cast<unsigned char>(rest[bad])),
+                            fmt::format("{}, line {}, byte {}", path_, line_, offset_ + static_cast<int64_t>(bad)),
+                            utf16 ? "it looks like UTF-16: convert it with iconv -f UTF-16 -t UTF-8"
+                                  : "convert it, for example with iconv -f WINDOWS-1252 -t UTF-8"));
+    leave_out_line();
   }
   const bool newline = out.text.back() == '\n';
   out.ends_line = newline || (at_end_ && size == rest.size());
@@ -129,6 +161,27 @@ bool StringLines::next(Fragment& out) {
   begin_ += size;
   return true;
 }
+
+bool WholeLines::next(std::string& line) {
+  for (Fragment part; lines_.next(part);) {
+    if (part.starts_line) {  // where one had begun before, the rest of that one was broken: all of it is left out
+      line.clear();
+      number_ = part.line;
+    }
+    line += part.text;
+    if (line.size() > kLongest) {
+      throw input_error(fmt::format("a line is longer than {} MiB", kLongest >> 20), place(),
+                        "write one record on each line");
+    }
+    if (!part.ends_line) continue;
+    if (!line.empty() && line.back() == '\n') line.pop_back();
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    return true;
+  }
+  return false;
+}
+
+std::string WholeLines::place() const { return fmt::format("{}, line {}", document_name(path_, 0, 0), number_); }
 
 size_t find_invalid_utf8(std::string_view text) {
   size_t i = 0;
@@ -175,6 +228,22 @@ size_t white_space_at(std::string_view text) {
   if (byte(0) == 0xE2) return byte(1) == 0x81 && byte(2) == 0x9F ? 3 : 0;  // U+205F
   if (byte(0) == 0xE3) return byte(1) == 0x80 && byte(2) == 0x80 ? 3 : 0;  // U+3000
   return 0;
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty()) {
+    const size_t size = white_space_at(text);
+    if (size == 0) break;
+    text.remove_prefix(size);
+  }
+  while (!text.empty()) {
+    size_t start = text.size() - 1;
+    while (start > 0 && is_continuation(text[start]) && text.size() - start < 4) --start;
+    const size_t size = white_space_at(text.substr(start));
+    if (size == 0 || start + size != text.size()) break;
+    text.remove_suffix(size);
+  }
+  return text;
 }
 
 namespace {

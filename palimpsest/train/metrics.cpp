@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "palimpsest/train/metrics.h"
+
+#include <unicode/locid.h>
+#include <unicode/unistr.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "palimpsest/core/error.h"
+#include "palimpsest/core/random.h"
+#include "palimpsest/text/unicode.h"
+
+namespace palimpsest::train {
+
+namespace {
+
+std::string lower_case(std::string_view text) {
+  std::string lower;
+  icu::UnicodeString::fromUTF8(icu::StringPiece(text.data(), static_cast<int32_t>(text.size())))
+      .toLower(icu::Locale::getRoot())
+      .toUTF8String(lower);
+  return lower;
+}
+
+bool is_ascii_punctuation(char32_t c) {
+  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
+}
+
+/// White space as Python's split() sees it.
+bool is_space(char32_t c) { return text::is_white_space(c) || (c >= 0x1C && c <= 0x1F); }
+
+bool is_letter_or_number(char32_t c) {
+  const text::CharClass kind = text::char_class(c);
+  return kind == text::CharClass::kLetter || kind == text::CharClass::kNumber;
+}
+
+/// Appends `word` without its articles: runs of letters and digits that are a, an or the become spaces.
+void append_words(std::string_view word, std::vector<std::string>& words) {
+  std::string rest, run;
+  const auto flush = [&] {
+    if (!rest.empty()) words.push_back(std::move(rest));
+    rest.clear();
+  };
+  const auto end_run = [&] {
+    if (run == "a" || run == "an" || run == "the") {
+      flush();
+    } else {
+      rest += run;
+    }
+    run.clear();
+  };
+  for (size_t i = 0; i < word.size();) {
+    const text::Utf8Step step = text::utf8_step(word, i);
+    const std::string_view character = word.substr(i, step.length);
+    i += step.length;
+    if (is_letter_or_number(step.code_point)) {
+      run += character;
+    } else {
+      end_run();
+      rest += character;
+    }
+  }
+  end_run();
+  flush();
+}
+
+double mean_of(std::span<const DocumentScore> scores, std::span<const int64_t> picks) {
+  double sum = 0, weight = 0;
+  for (const int64_t i : picks) {
+    sum += scores[static_cast<size_t>(i)].sum;
+    weight += scores[static_cast<size_t>(i)].weight;
+  }
+  return sum / weight;
+}
+
+double quantile(const std::vector<double>& sorted, double share) {
+  const double place = share * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(place);
+  const size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
+}
+
+}  // namespace
+
+std::vector<std::string> normalized_words(std::string_view text) {
+  const std::string lower = lower_case(text);
+  std::vector<std::string> words;
+  size_t begin = 0;
+  for (size_t i = 0; i <= lower.size();) {
+    const bool end = i == lower.size();
+    const text::Utf8Step step = end ? text::Utf8Step{} : text::utf8_step(lower, i);
+    if (end || is_space(step.code_point) || is_ascii_punctuation(step.code_point)) {
+      if (i > begin) append_words(std::string_view(lower).substr(begin, i - begin), words);
+      begin = i + step.length;
+    }
+    i += step.length;
+  }
+  return words;
+}
+
+double word_f1(std::string_view guess, std::string_view reference) {
+  const std::vector<std::string> said = normalized_words(guess), wanted = normalized_words(reference);
+  std::map<std::string, int64_t> left;
+  for (const auto& word : wanted) ++left[word];
+  int64_t same = 0;
+  for (const auto& word : said) {
+    const auto found = left.find(word);
+    if (found != left.end() && found->second-- > 0) ++same;
+  }
+  if (same == 0) return 0;
+  const double precision = static_cast<double>(same) / static_cast<double>(said.size());
+  const double recall = static_cast<double>(same) / static_cast<double>(wanted.size());
+  return 2 * precision * recall / (precision + recall);
+}
+
+double word_f1(std::string_view guess, std::span<const std::string> references) {
+  double best = 0;
+  for (const auto& reference : references) best = std::max(best, word_f1(guess, reference));
+  return best;
+}
+
+double distinct_n(std::span<const std::string> replies, int64_t n) {
+  if (n < 1) throw usage_error(fmt::format("distinct-{}", n), "", "n is at least 1");
+  const auto length = static_cast<size_t>(n);
+  std::set<std::vector<std::string>> different;
+  int64_t all = 0;
+  for (const auto& reply : replies) {
+    const std::vector<std::string> words = normalized_words(reply);
+    for (size_t i = 0; i + length <= words.size(); ++i) {
+      const auto first = words.begin() + static_cast<std::ptrdiff_t>(i);
+      different.emplace(first, first + n);
+      ++all;
+    }
+  }
+  return all == 0 ? 0 : static_cast<double>(different.size()) / static_cast<double>(all);
+}
+
+Interval bootstrap(int64_t documents, const std::function<double(std::span<const int64_t>)>& statistic,
+                   const BootstrapOptions& options) {
+  if (documents < 1) throw usage_error("no documents to draw from", "bootstrap", "at least one is needed");
+  if (options.resamples < 1) {
+    throw usage_error(fmt::format("{} resamples", options.resamples), "bootstrap", "at least one is needed");
+  }
+  if (!(options.level > 0 && options.level < 1)) {
+    throw usage_error(fmt::format("level is {}", options.level), "bootstrap", "it lies between 0 and 1: 0.95");
+  }
+  std::vector<int64_t> picks(static_cast<size_t>(documents));
+  for (size_t i = 0; i < picks.size(); ++i) picks[i] = static_cast<int64_t>(i);
+  Interval interval{.value = statistic(picks), .documents = documents};
+  std::vector<double> values;
+  for (int64_t resample = 0; resample < options.resamples; ++resample) {
+    Random random(random_key(options.seed, resample));
+    for (auto& pick : picks) pick = random.below(documents);
+    if (const double value = statistic(picks); !std::isnan(value)) values.push_back(value);
+  }
+  if (values.empty()) values.push_back(interval.value);
+  std::sort(values.begin(), values.end());
+  interval.low = quantile(values, (1 - options.level) / 2);
+  interval.high = quantile(values, (1 + options.level) / 2);
+  return interval;
+}
+
+Interval bootstrap_mean(std::span<const DocumentScore> scores, const BootstrapOptions& options) {
+  return bootstrap(
+      static_cast<int64_t>(scores.size()), [&](std::span<const int64_t> picks) { return mean_of(scores, picks); },
+      options);
+}
+
+Interval bootstrap_difference(std::span<const DocumentScore> a, std::span<const DocumentScore> b,
+                              const BootstrapOptions& options) {
+  if (a.size() != b.size()) {
+    throw usage_error(fmt::format("{} documents on one side, {} on the other", a.size(), b.size()), "bootstrap",
+                      "both sides must be of the same documents in the same order");
+  }
+  return bootstrap(
+      static_cast<int64_t>(a.size()),
+      [&](std::span<const int64_t> picks) { return mean_of(a, picks) - mean_of(b, picks); }, options);
+}
+
+}  // namespace palimpsest::train
