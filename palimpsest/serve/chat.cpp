@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "palimpsest/core/error.h"
+#include "palimpsest/data/dialogue_steps.h"
 #include "palimpsest/generate/model_decoder.h"
 
 namespace palimpsest::serve {
@@ -19,8 +20,6 @@ void append(std::vector<int32_t>& ids, const std::vector<int32_t>& more) {
 }
 
 }  // namespace
-
-std::string turn_text(const std::string& role, const std::string& text) { return role + ": " + text + "\n\n"; }
 
 Chat::Chat(const checkpoint::ModelFolder& folder, ChatOptions options)
     : folder_(folder), options_(std::move(options)), model_(folder.bart()), fingerprint_(model_fingerprint(*model_)) {
@@ -56,7 +55,7 @@ Reply Chat::answer(Session& session, const std::string& text,
     return tokenizer->encode_ids(piece, {.add_special = false, .parse_special = false});
   };
   Moment moment = session.now();
-  const auto spoken = encode(turn_text(kOther, text));
+  const auto spoken = encode(data::turn_text(kOther, text));
   append(moment.context, spoken);
   const auto room = static_cast<size_t>(window_ - 2);
   if (moment.context.size() > room)
@@ -100,7 +99,7 @@ Reply Chat::answer(Session& session, const std::string& text,
   reply.write_seconds = seconds_since(start);
   if (options_.generation.num_beams > 1 && on_text) on_text(best.text);
 
-  append(moment.context, encode(turn_text(kSelf, reply.text)));
+  append(moment.context, encode(data::turn_text(kSelf, reply.text)));
   if (moment.context.size() > room)
     moment.context.erase(moment.context.begin(), moment.context.end() - static_cast<std::ptrdiff_t>(room));
   moment.turns += 2;

@@ -13,9 +13,7 @@
 
 namespace palimpsest::serve {
 
-/// How turns are written: "A: text", then a blank line. The model is B.
-std::string turn_text(const std::string& role, const std::string& text);
-/// What the model's own turn begins with; it is asked for what follows.
+/// Who speaks, in data::turn_text: the model is B.
 inline constexpr const char* kOther = "A";
 inline constexpr const char* kSelf = "B";
 
