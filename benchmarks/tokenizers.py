@@ -21,6 +21,8 @@ import tempfile
 import time
 import venv
 
+sys.path.pop(0)  # this folder, where this file has the reference's name
+
 VERSION = "0.23.3"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 

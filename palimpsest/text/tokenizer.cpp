@@ -33,6 +33,19 @@ struct Tokenizer::Tables {
   TextEncoder encoder;
 };
 
+namespace {
+
+/// An added token is written as it is, not in the byte alphabet; one that is looked for in normalized text comes back
+/// normalized, as in the reference.
+std::string decoded_content(const AddedToken& token, const Normalizer& normalizer) {
+  if (!token.normalized || normalizer.empty()) return token.content;
+  AlignedText content(token.content);
+  normalizer.normalize(content);
+  return content.text().empty() ? token.content : content.text();
+}
+
+}  // namespace
+
 Tokenizer::Tables::Tables(Parts given) : parts(std::move(given)), encoder(parts) {
   const auto& tokens = parts.model.tokens;
   bytes.resize(tokens.size());
@@ -45,7 +58,7 @@ Tokenizer::Tables::Tables(Parts given) : parts(std::move(given)), encoder(parts)
     bytes[id] = is_byte_level ? spelt_bytes(tokens[id]).value_or(tokens[id]) : tokens[id];
   }
   for (const auto& token : parts.added) {
-    bytes[static_cast<size_t>(token.id)] = token.content;  // written as it is, not in the byte alphabet
+    bytes[static_cast<size_t>(token.id)] = decoded_content(token, parts.normalizer);
     special[static_cast<size_t>(token.id)] = token.special;
   }
   if (!parts.post.trims.empty()) std::transform(tokens.begin(), tokens.end(), std::back_inserter(spaces), spaces_of);
