@@ -44,9 +44,22 @@ std::string decoded_content(const AddedToken& token, const Normalizer& normalize
   return content.text().empty() ? token.content : content.text();
 }
 
+/// Added tokens can be apart from a WordPiece vocabulary where the reference would give them the same ids: at its end,
+/// with no hole before. Others become tokens of the vocabulary.
+Tokenizer::Parts settled(Tokenizer::Parts parts) {
+  const auto& tokens = parts.model.tokens;
+  const size_t known = tokens.size() - parts.added_only.size();
+  bool at_end = std::none_of(tokens.begin(), tokens.begin() + static_cast<int64_t>(known),
+                             [](const std::string& token) { return token.empty(); });
+  for (size_t i = 0; i < parts.added_only.size(); ++i)
+    at_end = at_end && static_cast<size_t>(parts.added_only[i]) == known + i;
+  if (!at_end) parts.added_only.clear();
+  return parts;
+}
+
 }  // namespace
 
-Tokenizer::Tables::Tables(Parts given) : parts(std::move(given)), encoder(parts) {
+Tokenizer::Tables::Tables(Parts given) : parts(settled(std::move(given))), encoder(parts) {
   const auto& tokens = parts.model.tokens;
   bytes.resize(tokens.size());
   special.resize(tokens.size());

@@ -49,7 +49,9 @@ struct Tokenizer::Parts {
   BpeModel model;                            ///< its tokens include the added ones; those of WordPiece are here too
   std::optional<WordPieceRules> word_piece;  ///< set: the model is WordPiece, and has no merges
   std::vector<AddedToken> added;
-  std::vector<int32_t> added_only;  ///< ids of added tokens that a WordPiece model does not know, ascending
+  /// Ids of added tokens that a WordPiece model must not find in words, ascending. Only what stands at the end of a
+  /// vocabulary without holes can be told apart in a tokenizer.json; the tokenizer forgets other ones.
+  std::vector<int32_t> added_only;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer = PreTokenizer::make_byte_level(false, true);
   PostProcessing post;

@@ -34,18 +34,10 @@ Json merges_to_json(const BpeModel& model) {
   return merges;
 }
 
-/// The vocabulary of the model. Added tokens stand in it too, or the reference would number them by itself; those that
-/// a WordPiece model must not find in a word are left out where the reference comes to the same numbers.
+/// The vocabulary of the model. Added tokens of BPE stand in it too, or the reference would number them by itself.
 Json vocab_to_json(const Tokenizer::Parts& parts) {
   const auto& tokens = parts.model.tokens;
-  const size_t known = tokens.size() - parts.added_only.size();
-  bool leave_out = true;
-  for (size_t i = 0; i < parts.added_only.size(); ++i)
-    leave_out = leave_out && static_cast<size_t>(parts.added_only[i]) == known + i;
-  // Holes make the reference count less.
-  leave_out = leave_out && std::none_of(tokens.begin(), tokens.begin() + static_cast<int64_t>(known),
-                                        [](const std::string& token) { return token.empty(); });
-  const size_t count = leave_out ? known : tokens.size();
+  const size_t count = tokens.size() - parts.added_only.size();  // these are the last ones
   Json vocab = Json::object();
   auto& members = vocab.get_ref<Json::object_t&>();  // append without look-ups: tokens are distinct
   members.reserve(count);

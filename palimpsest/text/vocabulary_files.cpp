@@ -277,7 +277,7 @@ Tokenizer::Parts parts_from_vocab_txt(const fs::path& path) {
                     .clean_up = true,
                     .json = Json{{"type", "WordPiece"}, {"prefix", rules.prefix}, {"cleanup", true}}};
   std::vector<AddedToken> conventional;
-  for (const std::string name :
+  for (const std::string& name :
        {name_of("unk_token", "[UNK]"), name_of("sep_token", "[SEP]"), name_of("pad_token", "[PAD]"),
         name_of("cls_token", "[CLS]"), name_of("mask_token", "[MASK]")}) {
     if (id_in(parts, name) >= 0) conventional.push_back({.content = name});

@@ -5,6 +5,7 @@
 
 #include <sstream>
 
+#include "palimpsest/core/error.h"
 #include "palimpsest/core/files.h"
 #include "palimpsest/core/json.h"
 #include "tests/support/paths.h"
