@@ -13,9 +13,13 @@ namespace {
 struct DetokenizeOptions {
   std::string tokenizer;
   bool skip_special = false;
+  std::string clean_up_tokenization_spaces = "auto";
   static void fields(auto& o, auto&& field) {
-    field("tokenizer", o.tokenizer, "tokenizer.json, or a folder with it or with vocab.json and merges.txt");
-    field("skip_special", o.skip_special, "leave special tokens out");
+    field("tokenizer", o.tokenizer, "tokenizer.json, vocab.txt, or a folder with it or with vocab.json and merges.txt");
+    field("skip_special", o.skip_special, "leave special tokens out; [UNK] is one, and is dropped silently");
+    field("clean_up_tokenization_spaces", o.clean_up_tokenization_spaces,
+          "take out spaces before punctuation: auto (WordPiece yes, byte-level no, so that text comes back exactly), "
+          "true, false");
   }
 };
 
@@ -46,10 +50,15 @@ int detokenize(const DetokenizeOptions& options) {
   if (options.tokenizer.empty())
     throw usage_error("--tokenizer is missing", "", "give a tokenizer.json or the folder of a model");
   const auto tokenizer = text::Tokenizer::load(options.tokenizer);
+  std::optional<bool> clean_up;
+  const std::string& wish = options.clean_up_tokenization_spaces;
+  if (wish != "auto" && wish != "true" && wish != "false")
+    throw usage_error(fmt::format("--clean-up-tokenization-spaces is \"{}\"", wish), "", "one of auto, true, false");
+  if (wish != "auto") clean_up = wish == "true";
   int64_t number = 1;
   for (std::string line; std::getline(std::cin, line); ++number) {
     try {
-      print_line(Json(tokenizer->decode(parse_ids(line), options.skip_special)).dump());
+      print_line(Json(tokenizer->decode(parse_ids(line), options.skip_special, clean_up)).dump());
     } catch (const Error& error) {
       throw error.within(fmt::format("stdin, line {}", number));
     }

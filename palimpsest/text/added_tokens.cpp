@@ -45,12 +45,14 @@ bool touches_a_word(std::string_view text, size_t first, size_t last) {
 }  // namespace
 
 void AddedTokenFinder::Tree::add(const AddedToken& token) {
+  if (token.content.empty()) return;  // nothing is left of it after normalization
   uint32_t node = 0;
   for (const char byte : token.content) {
     const auto [child, is_new] = nodes_[node].children.try_emplace(byte, static_cast<uint32_t>(nodes_.size()));
     node = child->second;
     if (is_new) nodes_.emplace_back();
   }
+  if (nodes_[node].token >= 0) return;  // of two with one normalized form, the first counts
   nodes_[node].token = static_cast<int32_t>(tokens_.size());
   tokens_.push_back(token);
   starts_[static_cast<uint8_t>(token.content.front())] = true;
@@ -68,8 +70,8 @@ int32_t AddedTokenFinder::Tree::longest_at(std::string_view text, size_t positio
   return longest;
 }
 
-void AddedTokenFinder::Tree::split(std::string_view text, size_t offset, bool parse_special,
-                                   std::vector<TextSpan>& spans) const {
+std::vector<TextSpan> AddedTokenFinder::Tree::split(std::string_view text, bool parse_special) const {
+  std::vector<TextSpan> spans;
   size_t done = 0;
   for (size_t at = 0; at < text.size();) {
     const int32_t found = starts_[static_cast<uint8_t>(text[at])] ? longest_at(text, at) : -1;
@@ -85,30 +87,34 @@ void AddedTokenFinder::Tree::split(std::string_view text, size_t offset, bool pa
     if (token.lstrip) first = std::max(white_space_before(text, first), done);
     if (token.rstrip) last = white_space_after(text, last);
     if (first >= last) continue;  // white space that the token before has taken
-    if (done < first) spans.push_back({offset + done, offset + first, -1});
-    spans.push_back({offset + first, offset + last, token.id});
+    if (done < first) spans.push_back({done, first, -1});
+    spans.push_back({first, last, token.id});
     done = last;
   }
-  if (done < text.size()) spans.push_back({offset + done, offset + text.size(), -1});
+  if (done < text.size()) spans.push_back({done, text.size(), -1});
+  return spans;
 }
 
-AddedTokenFinder::AddedTokenFinder(const std::vector<AddedToken>& tokens) {
-  for (const auto& token : tokens) (token.normalized ? normalized_ : plain_).add(token);
+AddedTokenFinder::AddedTokenFinder(const std::vector<AddedToken>& tokens, const Normalizer& normalizer) {
+  for (const bool special : {true, false}) {  // the order that decides between two with one normalized form
+    for (AddedToken token : tokens) {
+      if (token.special != special) continue;
+      if (token.normalized && !normalizer.empty()) {
+        AlignedText content(token.content);
+        normalizer.normalize(content);
+        token.content = content.text();
+      }
+      (token.normalized ? normalized_ : plain_).add(token);
+    }
+  }
 }
 
 std::vector<TextSpan> AddedTokenFinder::split(std::string_view text, bool parse_special) const {
-  std::vector<TextSpan> spans;
-  plain_.split(text, 0, parse_special, spans);
-  if (normalized_.empty()) return spans;
-  std::vector<TextSpan> refined;
-  for (const auto& span : spans) {
-    if (span.id >= 0) {
-      refined.push_back(span);
-    } else {
-      normalized_.split(text.substr(span.first, span.last - span.first), span.first, parse_special, refined);
-    }
-  }
-  return refined;
+  return plain_.split(text, parse_special);
+}
+
+std::vector<TextSpan> AddedTokenFinder::split_normalized(std::string_view text, bool parse_special) const {
+  return normalized_.split(text, parse_special);
 }
 
 }  // namespace palimpsest::text

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "palimpsest/text/normalizers.h"
 #include "palimpsest/text/tokenizer.h"
 
 namespace palimpsest::text {
@@ -21,10 +22,14 @@ struct TextSpan {
 class AddedTokenFinder {
  public:
   AddedTokenFinder() = default;
-  explicit AddedTokenFinder(const std::vector<AddedToken>& tokens);
+  AddedTokenFinder(const std::vector<AddedToken>& tokens, const Normalizer& normalizer);
 
-  /// Cuts `text` into spans, in order. Special tokens are plain text where `parse_special` is false.
+  /// Cuts a text into spans at the tokens that are looked for before normalization. Special tokens are plain text
+  /// where `parse_special` is false. A text without any token is one span; an empty one has none.
   std::vector<TextSpan> split(std::string_view text, bool parse_special) const;
+  /// Cuts a normalized text at the other tokens, in their normalized form.
+  std::vector<TextSpan> split_normalized(std::string_view text, bool parse_special) const;
+  bool has_normalized() const { return !normalized_.empty(); }
 
  private:
   /// Tokens as a tree of bytes; at each place of the text the longest one counts.
@@ -32,7 +37,7 @@ class AddedTokenFinder {
    public:
     void add(const AddedToken& token);
     bool empty() const { return nodes_.size() == 1; }
-    void split(std::string_view text, size_t offset, bool parse_special, std::vector<TextSpan>& spans) const;
+    std::vector<TextSpan> split(std::string_view text, bool parse_special) const;
 
    private:
     struct Node {
@@ -46,7 +51,7 @@ class AddedTokenFinder {
     std::array<bool, 256> starts_{};
   };
 
-  Tree plain_, normalized_;  ///< normalized ones are looked for in what the others leave
+  Tree plain_, normalized_;
 };
 
 }  // namespace palimpsest::text

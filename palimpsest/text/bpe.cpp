@@ -3,13 +3,13 @@
 #include "palimpsest/text/bpe.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <functional>
 #include <queue>
 
 #include "palimpsest/core/error.h"
 #include "palimpsest/text/byte_level.h"
+#include "palimpsest/text/hashing.h"
 
 namespace palimpsest::text {
 
@@ -21,26 +21,6 @@ constexpr size_t kShortWord = 48;
 uint64_t pair_key(int32_t left, int32_t right) {
   return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
 }
-uint64_t spread(uint64_t key) {
-  key *= 0x9e3779b97f4a7c15ULL;
-  return key ^ (key >> 29);
-}
-
-uint64_t hash_bytes(std::string_view bytes) {
-  uint64_t hash = bytes.size(), eight = 0;
-  size_t at = 0;
-  for (; at + 8 <= bytes.size(); at += 8) {
-    std::memcpy(&eight, bytes.data() + at, 8);
-    hash = spread(hash ^ eight);
-  }
-  eight = 0;
-  std::memcpy(&eight, bytes.data() + at, bytes.size() - at);
-  return spread(spread(hash ^ eight));
-}
-
-/// Slots for `count` entries, at most half full.
-size_t table_size(size_t count) { return std::bit_ceil(std::max<size_t>(2 * count, 16)); }
-
 /// Merging with a heap: symbols stay at their positions, and a merged one keeps its left position. `outcomes[i]`
 /// is that of symbol i and the one after it. An entry of the heap is a rank and a position in one number, so the
 /// smallest is the best and leftmost; it is out of date where outcomes no longer agrees.
@@ -99,7 +79,7 @@ void BytePairEncoder::add_pairs(const std::vector<Merge>& merges) {
   const size_t mask = pairs_.size() - 1;
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const uint64_t pair = pair_key(merges[rank].left, merges[rank].right);
-    size_t slot = spread(pair) & mask;
+    size_t slot = spread_bits(pair) & mask;
     while (pairs_[slot].pair != UINT64_MAX && pairs_[slot].pair != pair) slot = (slot + 1) & mask;
     pairs_[slot] = {pair, {static_cast<uint32_t>(rank), merges[rank].result}};  // of two, the later one counts
   }
@@ -130,7 +110,7 @@ void BytePairEncoder::add_words(const BpeModel& model) {
 BytePairEncoder::Outcome BytePairEncoder::outcome(int32_t left, int32_t right) const {
   const uint64_t pair = pair_key(left, right);
   const size_t mask = pairs_.size() - 1;
-  for (size_t slot = spread(pair) & mask;; slot = (slot + 1) & mask) {
+  for (size_t slot = spread_bits(pair) & mask;; slot = (slot + 1) & mask) {
     if (pairs_[slot].pair == pair) return pairs_[slot].outcome;
     if (pairs_[slot].pair == UINT64_MAX) return {};
   }

@@ -6,9 +6,11 @@
 #include <unordered_map>
 
 #include "palimpsest/core/error.h"
-#include "palimpsest/text/added_tokens.h"
-#include "palimpsest/text/bpe.h"
+#include "palimpsest/core/threads.h"
+#include "palimpsest/text/assembly.h"
 #include "palimpsest/text/byte_level.h"
+#include "palimpsest/text/decoding.h"
+#include "palimpsest/text/text_encoder.h"
 #include "palimpsest/text/tokenizer_parts.h"
 #include "palimpsest/text/unicode.h"
 
@@ -17,115 +19,91 @@ namespace palimpsest::text {
 struct Tokenizer::Tables {
   explicit Tables(Parts given);
 
-  void encode_piece(std::string_view piece, std::vector<int32_t>& ids, std::vector<uint32_t>* lengths) const;
-  /// `piece` as the model reads it; `buffer` holds it where it is not `piece` itself.
-  std::string_view with_prefix_space(std::string_view piece, std::string& buffer) const;
-  void append_piece(std::string_view piece, int64_t first_code_point, Encoding& encoding) const;
-  void trim_offsets(Encoding& encoding, bool keep_prefix_space) const;
-  void add_special(Encoding& encoding) const;
   void check_id(int32_t id) const;
+  TextTokens encode_text(std::string_view text, const EncodeOptions& options) const;
+  Encoding encode(std::string_view text, const std::string_view* pair, const EncodeOptions& options) const;
+  /// Appends what `id` decodes to; `first` says whether it is the first token, and is false afterwards.
+  void append_decoded(int32_t id, bool skip_special, bool clean_up, bool& first, std::string& text) const;
 
   Parts parts;
   std::unordered_map<std::string_view, int32_t> ids;  ///< views of parts.model.tokens
-  std::vector<std::string> bytes;                     ///< what each id decodes to
+  std::vector<std::string> bytes;                     ///< what each id decodes to, before the decoder's spaces
   std::vector<bool> special;
-  BytePairEncoder encoder;
-  AddedTokenFinder finder;
+  std::vector<TokenSpaces> spaces;  ///< by id, where offsets are trimmed
+  TextEncoder encoder;
 };
 
-Tokenizer::Tables::Tables(Parts given) : parts(std::move(given)), encoder(parts.model), finder(parts.added) {
+namespace {
+
+/// An added token is written as it is, not in the byte alphabet; one that is looked for in normalized text comes back
+/// normalized, as in the reference.
+std::string decoded_content(const AddedToken& token, const Normalizer& normalizer) {
+  if (!token.normalized || normalizer.empty()) return token.content;
+  AlignedText content(token.content);
+  normalizer.normalize(content);
+  return content.text().empty() ? token.content : content.text();
+}
+
+/// Added tokens can be apart from a WordPiece vocabulary where the reference would give them the same ids: at its end,
+/// with no hole before. Others become tokens of the vocabulary.
+Tokenizer::Parts settled(Tokenizer::Parts parts) {
+  const auto& tokens = parts.model.tokens;
+  const size_t known = tokens.size() - parts.added_only.size();
+  bool at_end = std::none_of(tokens.begin(), tokens.begin() + static_cast<int64_t>(known),
+                             [](const std::string& token) { return token.empty(); });
+  for (size_t i = 0; i < parts.added_only.size(); ++i)
+    at_end = at_end && static_cast<size_t>(parts.added_only[i]) == known + i;
+  if (!at_end) parts.added_only.clear();
+  return parts;
+}
+
+}  // namespace
+
+Tokenizer::Tables::Tables(Parts given) : parts(settled(std::move(given))), encoder(parts) {
   const auto& tokens = parts.model.tokens;
   bytes.resize(tokens.size());
   special.resize(tokens.size());
   ids.reserve(tokens.size());
+  const bool is_byte_level = parts.decoding.kind == Decoding::Kind::kByteLevel;
   for (size_t id = 0; id < tokens.size(); ++id) {
     if (tokens[id].empty()) continue;
     ids.emplace(tokens[id], static_cast<int32_t>(id));
-    bytes[id] = spelt_bytes(tokens[id]).value_or(tokens[id]);
+    bytes[id] = is_byte_level ? spelt_bytes(tokens[id]).value_or(tokens[id]) : tokens[id];
   }
   for (const auto& token : parts.added) {
-    bytes[static_cast<size_t>(token.id)] = token.content;  // written as it is, not in the byte alphabet
+    bytes[static_cast<size_t>(token.id)] = decoded_content(token, parts.normalizer);
     special[static_cast<size_t>(token.id)] = token.special;
   }
+  if (!parts.post.trims.empty()) std::transform(tokens.begin(), tokens.end(), std::back_inserter(spaces), spaces_of);
 }
 
-std::string_view Tokenizer::Tables::with_prefix_space(std::string_view piece, std::string& buffer) const {
-  if (!parts.add_prefix_space || piece.empty() || piece.front() == ' ') return piece;
-  buffer.reserve(piece.size() + 1);
-  buffer = ' ';
-  buffer += piece;
-  return buffer;
+TextTokens Tokenizer::Tables::encode_text(std::string_view text, const EncodeOptions& options) const {
+  require_utf8(text);
+  TextTokens tokens = encoder.encode(text, options.parse_special, true);
+  // Code points also where bytes are wanted: white space is trimmed in characters.
+  to_code_points(text, tokens.offsets);
+  return tokens;
 }
 
-void Tokenizer::Tables::encode_piece(std::string_view piece, std::vector<int32_t>& out,
-                                     std::vector<uint32_t>* lengths) const {
-  if (const size_t bad = encoder.find_unencodable(piece); bad != std::string_view::npos) {
-    throw input_error(fmt::format("the vocabulary has no token for the byte 0x{:02x} and no unknown token",
-                                  static_cast<uint8_t>(piece[bad])),
-                      "", "use a vocabulary with all 256 bytes");
-  }
-  if (!parts.use_regex) return encoder.encode(piece, out, lengths);
-  for (size_t at = 0; at < piece.size();) {
-    const size_t end = word_end(piece, at);
-    encoder.encode(piece.substr(at, end - at), out, lengths);
-    at = end;
-  }
-}
-
-void Tokenizer::Tables::append_piece(std::string_view piece, int64_t first_code_point, Encoding& encoding) const {
-  std::string buffer;
-  std::vector<uint32_t> lengths;
-  const size_t first_id = encoding.ids.size();
-  const std::string_view read = with_prefix_space(piece, buffer);
-  encode_piece(read, encoding.ids, &lengths);
-  // A token covers every character it has a byte of; a space that was put in front counts as the first one.
-  const int64_t shift = read.size() > piece.size() ? 1 : 0;
-  CodePointCounter starts(read);
-  size_t byte = 0;
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    const int64_t first = std::max<int64_t>(starts.before(byte + 1) - 1 - shift, 0);
-    byte += lengths[i];
-    const int64_t last = std::max<int64_t>(starts.before(byte) - shift, 1);
-    encoding.offsets.emplace_back(first_code_point + first, first_code_point + last);
-    encoding.tokens.push_back(parts.model.tokens[static_cast<size_t>(encoding.ids[first_id + i])]);
-  }
-}
-
-void Tokenizer::Tables::trim_offsets(Encoding& encoding, bool keep_prefix_space) const {
-  static const char32_t kSpelledSpace = alphabet_character(' ');
-  for (size_t i = 0; i < encoding.ids.size(); ++i) {
-    // Counted in the token as it is spelt, so that only spaces count in a word and all white space in an added token.
-    std::vector<bool> space;
-    for (size_t at = 0; at < encoding.tokens[i].size();) {
-      const Utf8Step step = utf8_step(encoding.tokens[i], at);
-      space.push_back(step.code_point == kSpelledSpace || is_white_space(step.code_point));
-      at += step.length;
-    }
-    int64_t leading = std::find(space.begin(), space.end(), false) - space.begin();
-    const int64_t trailing = std::find(space.rbegin(), space.rend(), false) - space.rbegin();
-    auto& [first, last] = encoding.offsets[i];
-    // Two or more cannot be the one that was put there: they go, as in the reference.
-    if (leading == 1 && keep_prefix_space && (i == 0 || first == 0)) leading = 0;
-    first = std::min(first + leading, last);
-    if (last >= trailing) last = std::max(last - trailing, first);
-  }
-}
-
-void Tokenizer::Tables::add_special(Encoding& encoding) const {
-  const auto surround = [](auto& list, auto before, auto after) {
-    list.insert(list.begin(), before.begin(), before.end());
-    list.insert(list.end(), after.begin(), after.end());
+Encoding Tokenizer::Tables::encode(std::string_view text, const std::string_view* pair,
+                                   const EncodeOptions& options) const {
+  const TextTokens first = encode_text(text, options);
+  const TextTokens second = pair != nullptr ? encode_text(*pair, options) : TextTokens{};
+  const Assembler assembler(parts, spaces);
+  const auto assemble = [&](const WindowPair& windows) {
+    Encoding encoding = assembler.assemble(first, pair != nullptr ? &second : nullptr, windows, options.add_special);
+    if (options.byte_offsets) to_bytes(text, encoding, 0);
+    if (options.byte_offsets && pair != nullptr) to_bytes(*pair, encoding, 1);
+    return encoding;
   };
-  const auto tokens_of = [this](const std::vector<int32_t>& list) {
-    std::vector<std::string> tokens;
-    for (const int32_t id : list) tokens.push_back(parts.model.tokens[static_cast<size_t>(id)]);
-    return tokens;
-  };
-  using Offsets = std::vector<std::pair<int64_t, int64_t>>;
-  const auto& [prefix, suffix] = std::tie(parts.post.prefix, parts.post.suffix);
-  surround(encoding.ids, prefix, suffix);
-  surround(encoding.tokens, tokens_of(prefix), tokens_of(suffix));
-  surround(encoding.offsets, Offsets(prefix.size()), Offsets(suffix.size()));
+  if (!options.truncation) return assemble({{0, first.ids.size()}, {0, second.ids.size()}});
+  const int64_t added = options.add_special ? count_special(pair != nullptr ? parts.post.pair : parts.post.single) : 0;
+  const auto windows =
+      truncate(static_cast<int64_t>(first.ids.size()), pair != nullptr ? static_cast<int64_t>(second.ids.size()) : -1,
+               *options.truncation, added);
+  Encoding encoding = assemble(windows.front());
+  for (size_t i = 1; i < windows.size(); ++i) encoding.overflow.push_back(assemble(windows[i]));
+  return encoding;
 }
 
 void Tokenizer::Tables::check_id(int32_t id) const {
@@ -136,63 +114,92 @@ void Tokenizer::Tables::check_id(int32_t id) const {
   }
 }
 
+void Tokenizer::Tables::append_decoded(int32_t id, bool skip_special, bool clean_up, bool& first,
+                                       std::string& text) const {
+  check_id(id);
+  const auto index = static_cast<size_t>(id);
+  if (bytes[index].empty()) {
+    throw input_error(fmt::format("no token has the id {}", id), "", "mask this id when generating");
+  }
+  if (skip_special && special[index]) return;
+  const Decoding& decoding = parts.decoding;
+  const bool is_first = std::exchange(first, false);
+  if (decoding.kind == Decoding::Kind::kByteLevel) {
+    text += bytes[index];
+    return;
+  }
+  const bool is_word_piece = decoding.kind == Decoding::Kind::kWordPiece;
+  std::string token = bytes[index];
+  if (is_word_piece && !is_first && token.starts_with(decoding.prefix)) {
+    token.erase(0, decoding.prefix.size());
+  } else if (!is_first) {
+    token.insert(0, 1, ' ');
+  }
+  if (is_word_piece && clean_up) clean_up_token(token);
+  text += token;
+}
+
 Tokenizer::Tokenizer(Parts parts) : tables_(std::make_unique<const Tables>(std::move(parts))) {}
 Tokenizer::~Tokenizer() = default;
 
 Encoding Tokenizer::encode(std::string_view text, EncodeOptions options) const {
-  require_utf8(text);
-  Encoding encoding;
-  CodePointCounter code_points(text);
-  for (const TextSpan& span : tables_->finder.split(text, options.parse_special)) {
-    const std::string_view part = text.substr(span.first, span.last - span.first);
-    const int64_t first = code_points.before(span.first);
-    if (span.id < 0) {
-      tables_->append_piece(part, first, encoding);
-    } else {
-      encoding.ids.push_back(span.id);
-      encoding.tokens.emplace_back(part);  // with the white space it took, as in the reference
-      encoding.offsets.emplace_back(first, code_points.before(span.last));
+  return tables_->encode(text, nullptr, options);
+}
+
+Encoding Tokenizer::encode_pair(std::string_view text, std::string_view pair, EncodeOptions options) const {
+  return tables_->encode(text, &pair, options);
+}
+
+std::vector<Encoding> Tokenizer::encode_batch(std::span<const TextInput> inputs, const EncodeOptions& options,
+                                              const std::optional<Padding>& padding) const {
+  std::vector<Encoding> encodings(inputs.size());
+  parallel_for(static_cast<int64_t>(inputs.size()), 1, [&](int64_t first, int64_t last) {
+    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
+      try {
+        encodings[i] = tables_->encode(inputs[i].text, inputs[i].pair ? &*inputs[i].pair : nullptr, options);
+      } catch (const Error& error) {
+        throw error.within(fmt::format("text {}", i));
+      }
     }
-  }
-  for (const bool keep_prefix_space : parts().post.trims) tables_->trim_offsets(encoding, keep_prefix_space);
-  if (options.add_special) tables_->add_special(encoding);
-  return encoding;
+  });
+  if (padding) pad(encodings, *padding);
+  return encodings;
 }
 
 std::vector<int32_t> Tokenizer::encode_ids(std::string_view text, EncodeOptions options) const {
+  if (options.truncation) return encode(text, options).ids;
   require_utf8(text);
-  const auto& post = parts().post;
-  std::vector<int32_t> ids;
-  ids.reserve(text.size() / 3 + 4);
-  if (options.add_special) ids = post.prefix;
-  std::string buffer;
-  for (const TextSpan& span : tables_->finder.split(text, options.parse_special)) {
-    if (span.id >= 0) {
-      ids.push_back(span.id);
+  std::vector<int32_t> ids = tables_->encoder.encode(text, options.parse_special, false).ids;
+  if (!options.add_special) return ids;
+  std::vector<int32_t> all;
+  for (const TemplatePiece& piece : parts().post.single) {
+    if (piece.sequence < 0) {
+      all.push_back(piece.id);
     } else {
-      tables_->encode_piece(tables_->with_prefix_space(text.substr(span.first, span.last - span.first), buffer), ids,
-                            nullptr);
+      all.insert(all.end(), ids.begin(), ids.end());
     }
   }
-  if (options.add_special) ids.insert(ids.end(), post.suffix.begin(), post.suffix.end());
-  return ids;
+  return all;
 }
 
-std::string Tokenizer::decode_bytes(std::span<const int32_t> ids, bool skip_special) const {
+const std::optional<Truncation>& Tokenizer::truncation() const { return parts().truncation; }
+const std::optional<Padding>& Tokenizer::padding() const { return parts().padding; }
+int64_t Tokenizer::special_count(bool pair) const {
+  return count_special(pair ? parts().post.pair : parts().post.single);
+}
+
+std::string Tokenizer::decode_bytes(std::span<const int32_t> ids, bool skip_special,
+                                    std::optional<bool> clean_up) const {
   std::string text;
-  for (const int32_t id : ids) {
-    tables_->check_id(id);
-    const auto index = static_cast<size_t>(id);
-    if (tables_->bytes[index].empty()) {
-      throw input_error(fmt::format("no token has the id {}", id), "", "mask this id when generating");
-    }
-    if (!skip_special || !tables_->special[index]) text += tables_->bytes[index];
-  }
+  bool first = true;
+  for (const int32_t id : ids)
+    tables_->append_decoded(id, skip_special, clean_up.value_or(parts().decoding.clean_up), first, text);
   return text;
 }
 
-std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
-  return replace_invalid_utf8(decode_bytes(ids, skip_special));
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special, std::optional<bool> clean_up) const {
+  std::string text = replace_invalid_utf8(decode_bytes(ids, skip_special, clean_up));
+  return clean_up.value_or(false) ? clean_up_text(std::move(text)) : text;
 }
 
 int64_t Tokenizer::vocab_size() const { return static_cast<int64_t>(tables_->bytes.size()); }
@@ -225,7 +232,10 @@ std::shared_ptr<const Tokenizer> Tokenizer::with_added_tokens(const std::vector<
     if (known != more.added.end()) continue;
     auto& tokens = more.model.tokens;
     const std::optional<int32_t> id = id_of(content);
-    if (!id) tokens.push_back(content);
+    if (!id) {
+      tokens.push_back(content);
+      if (more.word_piece) more.added_only.push_back(static_cast<int32_t>(tokens.size()) - 1);
+    }
     more.added.push_back({content, id.value_or(static_cast<int32_t>(tokens.size()) - 1)});
   }
   std::sort(more.added.begin(), more.added.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
@@ -254,7 +264,8 @@ class Fingerprint {
 }  // namespace
 
 std::string Tokenizer::fingerprint() const {
-  const auto& [model, added, add_prefix_space, use_regex, post] = parts();
+  const auto& [model, word_piece, added, added_only, normalizer, pre_tokenizer, post, decoding, truncation, padding] =
+      parts();
   Fingerprint hash;
   for (const auto& token : model.tokens) hash.add(token);
   for (const auto& merge : model.merges) hash.add(merge.left), hash.add(merge.right);
@@ -263,31 +274,52 @@ std::string Tokenizer::fingerprint() const {
     for (const bool flag : {token.special, token.lstrip, token.rstrip, token.single_word, token.normalized})
       hash.add(flag);
   }
-  for (const int32_t id : post.prefix) hash.add(id);
-  hash.add("text");
-  for (const int32_t id : post.suffix) hash.add(id);
+  // Up to the text, the text, after the text: what older fingerprints of byte-level tokenizers were made of.
+  for (const TemplatePiece& piece : post.single) piece.sequence < 0 ? hash.add(piece.id) : hash.add("text");
+  const auto& byte_level = pre_tokenizer.byte_level();
   for (const int64_t setting : {int64_t{model.unknown}, int64_t{model.fuse_unknown}, int64_t{model.ignore_merges},
-                                int64_t{add_prefix_space}, int64_t{use_regex}}) {
+                                int64_t{byte_level.add_prefix_space}, int64_t{byte_level.use_regex}}) {
     hash.add(setting);
   }
   for (const bool keep : post.trims) hash.add(keep);
+  if (word_piece) {
+    hash.add("WordPiece");
+    hash.add(word_piece->unknown), hash.add(word_piece->prefix), hash.add(word_piece->max_characters);
+    for (const int32_t id : added_only) hash.add(id);
+  }
+  if (!normalizer.empty()) hash.add(normalizer.json().dump());
+  if (!pre_tokenizer.only_byte_level()) hash.add(pre_tokenizer.json().dump());
   return hash.text();
 }
 
-StreamingDecoder::StreamingDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special)
-    : tokenizer_(std::move(tokenizer)), skip_special_(skip_special) {}
+StreamingDecoder::StreamingDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special,
+                                   std::optional<bool> clean_up)
+    : tokenizer_(std::move(tokenizer)), skip_special_(skip_special), clean_up_(clean_up) {}
+
+/// Takes what no further id can change out of uncleaned_.
+std::string StreamingDecoder::take_complete() {
+  const bool cleans = clean_up_.value_or(false);
+  const size_t settled = cleans ? settled_by_clean_up(uncleaned_) : uncleaned_.size();
+  std::string text = uncleaned_.substr(0, settled);
+  uncleaned_.erase(0, settled);
+  return cleans ? clean_up_text(std::move(text)) : text;
+}
 
 std::string StreamingDecoder::push(int32_t id) {
-  pending_ += tokenizer_->decode_bytes({&id, 1}, skip_special_);
+  tokenizer_->tables_->append_decoded(id, skip_special_, clean_up_.value_or(tokenizer_->parts().decoding.clean_up),
+                                      first_, pending_);
   const size_t complete = pending_.size() - incomplete_tail(pending_);
-  std::string text = replace_invalid_utf8(std::string_view(pending_).substr(0, complete));
+  uncleaned_ += replace_invalid_utf8(std::string_view(pending_).substr(0, complete));
   pending_.erase(0, complete);
-  return text;
+  return take_complete();
 }
 
 std::string StreamingDecoder::finish() {
-  std::string text = replace_invalid_utf8(pending_);
+  uncleaned_ += replace_invalid_utf8(pending_);
+  std::string text = clean_up_.value_or(false) ? clean_up_text(std::move(uncleaned_)) : std::move(uncleaned_);
   pending_.clear();
+  uncleaned_.clear();
+  first_ = true;
   return text;
 }
 

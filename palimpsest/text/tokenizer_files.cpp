@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which files a tokenizer is loaded from, and the ones it is saved to.
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 
 #include "palimpsest/core/error.h"
 #include "palimpsest/core/files.h"
 #include "palimpsest/text/tokenizer_json.h"
-#include "palimpsest/text/unicode.h"
+#include "palimpsest/text/vocabulary_files.h"
 
 namespace fs = std::filesystem;
 
@@ -18,117 +17,10 @@ namespace {
 /// The two files of a byte-level model under their newer and older names.
 constexpr std::pair<const char*, const char*> kPairs[] = {{"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
 
-/// Lines of a merges file. Only a first line "#version" is a header: other lines that start with # are merges.
-std::vector<Merge> read_merges_file(const std::string& path, const TokenIds& ids) {
-  const std::string bytes = read_file(path);
-  require_utf8(bytes, path);
-  std::string_view rest = bytes;
-  if (rest.starts_with("\xEF\xBB\xBF")) rest.remove_prefix(3);
-  std::vector<Merge> merges;
-  int64_t blank = 0;  // the first of blank lines that so far might be the end
-  for (int64_t number = 1; !rest.empty(); ++number) {
-    std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (number == 1 && line.starts_with("#version")) continue;
-    if (line.empty()) {
-      if (blank == 0) blank = number;
-      continue;
-    }
-    const auto place = [&, at = blank > 0 ? blank : number] { return fmt::format("{}, line {}", path, at); };
-    const size_t space = line.find(' ');
-    if (blank > 0 || space == std::string_view::npos || space == 0 || space + 1 == line.size() ||
-        line.find(' ', space + 1) != std::string_view::npos) {
-      throw input_error(fmt::format("a merge is two tokens with one space between, got \"{}\"", blank > 0 ? "" : line),
-                        place(), "a merge that cannot be written so needs a tokenizer.json");
-    }
-    merges.push_back(make_merge(ids, std::string(line.substr(0, space)), std::string(line.substr(space + 1)), place));
-  }
-  return merges;
-}
-
-/// What a tokenizer_config.json beside the two files says.
-struct Config {
-  bool add_prefix_space = false, trim_offsets = true;
-  Json added = Json::object();  ///< id -> token with its flags
-};
-
-Config read_config(const fs::path& folder) {
-  Config config;
-  const std::string path = (folder / "tokenizer_config.json").string();
-  if (!fs::exists(path)) return config;
-  const Json json = parse_large_json(read_file(path), path);
-  if (!json.is_object()) throw input_error("an object is expected here", path);
-  const auto flag = [&](const char* key, bool& value) {
-    if (!json.contains(key) || json.at(key).is_null()) return;
-    if (!json.at(key).is_boolean()) throw input_error(fmt::format("\"{}\" must be true or false", key), path);
-    value = json.at(key).get<bool>();
-  };
-  flag("add_prefix_space", config.add_prefix_space);
-  flag("trim_offsets", config.trim_offsets);
-  if (json.contains("added_tokens_decoder")) config.added = json.at("added_tokens_decoder");
-  if (!config.added.is_object()) throw input_error("an object is expected here", path + ", added_tokens_decoder");
-  return config;
-}
-
-void read_added_from_config(const Json& added, const std::string& path, Tokenizer::Parts& parts) {
-  for (const auto& [key, entry] : added.items()) {
-    const std::string place = fmt::format("{}, added_tokens_decoder, \"{}\"", path, key);
-    int64_t id = -1;
-    const auto [stop, code] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (code != std::errc() || stop != key.data() + key.size()) throw input_error("the key must be an id", place);
-    read_added_token(entry, id, place, parts);
-  }
-}
-
-/// added_tokens.json of older folders: {token: id}, on top of the vocabulary.
-void read_added_tokens_file(const fs::path& folder, Tokenizer::Parts& parts) {
-  const std::string path = (folder / "added_tokens.json").string();
-  if (!fs::exists(path)) return;
-  const Json json = parse_large_json(read_file(path), path);
-  if (!json.is_object()) throw input_error("an object is expected here", path);
-  for (const auto& [content, id] : json.items()) {
-    const auto known = std::any_of(parts.added.begin(), parts.added.end(),
-                                   [&, name = content](const AddedToken& token) { return token.content == name; });
-    if (known) continue;
-    if (!id.is_number_integer())
-      throw input_error(fmt::format("the id of \"{}\" must be a whole number", content), path);
-    Json entry = Json::object();
-    entry["content"] = content;
-    read_added_token(entry, id.get<int64_t>(), fmt::format("{}, \"{}\"", path, content), parts);
-  }
-}
-
-Tokenizer::Parts parts_from_pair(const fs::path& folder, const std::pair<const char*, const char*>& names) {
-  const std::string vocab = (folder / names.first).string(), merges = (folder / names.second).string();
-  for (const auto& [missing, other] : {std::pair(vocab, merges), std::pair(merges, vocab)}) {
-    if (!fs::exists(missing)) throw input_error("a tokenizer needs this file too, beside " + other, missing);
-  }
-  const Config config = read_config(folder);
-  Tokenizer::Parts parts;
-  parts.model.tokens = tokens_from_json(parse_large_json(read_file(vocab), vocab), vocab);
-  parts.model.merges = read_merges_file(merges, ids_of(parts.model.tokens));
-  parts.add_prefix_space = config.add_prefix_space;
-  const std::vector<AddedToken> special = conventional_special_tokens(parts.model);
-  parts.post = conventional_post_processing(special, config.add_prefix_space, config.trim_offsets);
-  const std::string config_path = (folder / "tokenizer_config.json").string();
-  read_added_from_config(config.added, config_path, parts);
-  read_added_tokens_file(folder, parts);
-  for (const auto& token : special) {
-    const auto same = [&](const AddedToken& other) { return other.id == token.id; };
-    if (std::none_of(parts.added.begin(), parts.added.end(), same)) parts.added.push_back(token);
-  }
-  sort_added_tokens(parts.added, config_path);
-  return parts;
-}
-
 Error nothing_to_load(const std::string& path) {
-  return input_error("there is no tokenizer here", path,
-                     "expected tokenizer.json, or vocab.json and merges.txt, or encoder.json and vocab.bpe");
-}
-Error word_piece(const std::string& path) {
-  return input_error("vocab.txt is a WordPiece vocabulary; only byte-level BPE can be loaded", path,
-                     "use the tokenizer of a GPT-2, RoBERTa or BART model");
+  return input_error(
+      "there is no tokenizer here", path,
+      "expected tokenizer.json, or vocab.json and merges.txt, or encoder.json and vocab.bpe, or vocab.txt");
 }
 
 std::shared_ptr<const Tokenizer> load_folder(const fs::path& folder) {
@@ -140,7 +32,8 @@ std::shared_ptr<const Tokenizer> load_folder(const fs::path& folder) {
       return std::make_shared<const Tokenizer>(parts_from_pair(folder, names));
     }
   }
-  if (fs::exists(folder / "vocab.txt")) throw word_piece((folder / "vocab.txt").string());
+  if (fs::exists(folder / "vocab.txt"))
+    return std::make_shared<const Tokenizer>(parts_from_vocab_txt(folder / "vocab.txt"));
   throw nothing_to_load(folder.string());
 }
 
@@ -151,21 +44,27 @@ std::shared_ptr<const Tokenizer> load_file(const fs::path& path) {
       return std::make_shared<const Tokenizer>(parts_from_pair(path.parent_path(), names));
     }
   }
-  if (name == "vocab.txt") throw word_piece(path.string());
+  if (path.extension() == ".txt") return std::make_shared<const Tokenizer>(parts_from_vocab_txt(path));
   return Tokenizer::from_json(parse_large_json(read_file(path.string()), path.string()), path.string());
 }
 
 /// The roles that transformers gives to tokens of these names.
-const std::vector<std::pair<const char*, const char*>> kRoles = {
-    {"bos_token", "<s>"},   {"eos_token", "</s>"}, {"unk_token", "<unk>"},  {"sep_token", "</s>"},
-    {"pad_token", "<pad>"}, {"cls_token", "<s>"},  {"mask_token", "<mask>"}};
-const std::vector<std::pair<const char*, const char*>> kGptRoles = {
+using Roles = std::vector<std::pair<const char*, const char*>>;
+const Roles kRoles = {{"bos_token", "<s>"},   {"eos_token", "</s>"}, {"unk_token", "<unk>"},  {"sep_token", "</s>"},
+                      {"pad_token", "<pad>"}, {"cls_token", "<s>"},  {"mask_token", "<mask>"}};
+const Roles kGptRoles = {
     {"bos_token", "<|endoftext|>"}, {"eos_token", "<|endoftext|>"}, {"unk_token", "<|endoftext|>"}};
 
+const Roles kBertRoles = {{"unk_token", "[UNK]"},
+                          {"sep_token", "[SEP]"},
+                          {"pad_token", "[PAD]"},
+                          {"cls_token", "[CLS]"},
+                          {"mask_token", "[MASK]"}};
+
 /// Role -> token of the special tokens, and a list of those without one.
-Json special_tokens_map(const std::vector<AddedToken>& added, bool is_gpt) {
+Json special_tokens_map(const std::vector<AddedToken>& added, const Roles& roles) {
   Json map = Json::object(), others = Json::array();
-  for (const auto& [role, name] : is_gpt ? kGptRoles : kRoles) {
+  for (const auto& [role, name] : roles) {
     for (const auto& token : added) {
       if (token.content == name && token.special) map[role] = added_token_to_json(token, false);
     }
@@ -187,39 +86,6 @@ Json special_tokens_map(const std::vector<AddedToken>& added, bool is_gpt) {
 
 }  // namespace
 
-std::vector<AddedToken> conventional_special_tokens(const BpeModel& model) {
-  const TokenIds ids = ids_of(model.tokens);
-  std::vector<AddedToken> added;
-  const auto add = [&](const char* content, bool lstrip) {
-    if (const auto found = ids.find(content); found != ids.end()) {
-      added.push_back({.content = content, .id = found->second, .lstrip = lstrip});
-    }
-  };
-  for (const char* content : {"<s>", "<pad>", "</s>", "<unk>"}) add(content, false);
-  add("<mask>", true);
-  if (added.empty()) add("<|endoftext|>", false);  // RoBERTa's vocabulary has it too, as plain text
-  return added;
-}
-
-PostProcessing conventional_post_processing(const std::vector<AddedToken>& special, bool add_prefix_space,
-                                            bool trim_offsets) {
-  const auto find = [&](std::string_view name) {
-    return std::find_if(special.begin(), special.end(), [&](const AddedToken& token) { return token.content == name; });
-  };
-  const auto first = find("<s>"), last = find("</s>");
-  PostProcessing post;
-  if (first == special.end() || last == special.end()) return post;
-  post.prefix = {first->id};
-  post.suffix = {last->id};
-  if (trim_offsets) post.trims = {add_prefix_space};
-  post.json = Json{{"type", "RobertaProcessing"},
-                   {"sep", Json::array({"</s>", last->id})},
-                   {"cls", Json::array({"<s>", first->id})},
-                   {"trim_offsets", trim_offsets},
-                   {"add_prefix_space", add_prefix_space}};
-  return post;
-}
-
 std::shared_ptr<const Tokenizer> Tokenizer::load(const std::string& path) {
   if (!fs::exists(path))
     throw input_error("no such file or folder", path, "give a tokenizer.json or the folder of a model");
@@ -234,10 +100,15 @@ Json Tokenizer::to_json() const { return parts_to_json(parts()); }
 
 void Tokenizer::save(const std::string& folder) const {
   const bool is_gpt = !id_of("<s>") && id_of("<|endoftext|>");
-  const Json map = special_tokens_map(added_tokens(), is_gpt);
+  const Json map = special_tokens_map(added_tokens(), parts().word_piece ? kBertRoles : is_gpt ? kGptRoles : kRoles);
   Json config = Json::object();
   config["tokenizer_class"] = "PreTrainedTokenizerFast";
-  config["add_prefix_space"] = parts().add_prefix_space;
+  if (!parts().word_piece) config["add_prefix_space"] = parts().pre_tokenizer.byte_level().add_prefix_space;
+  if (const auto bert = parts().normalizer.only_bert()) {
+    config["do_lower_case"] = bert->lowercase;
+    config["strip_accents"] = bert->strip_accents;
+    config["tokenize_chinese_chars"] = bert->handle_chinese_chars;
+  }
   config["clean_up_tokenization_spaces"] = false;
   Json decoder = Json::object();
   for (const auto& token : added_tokens()) decoder[std::to_string(token.id)] = added_token_to_json(token, false);

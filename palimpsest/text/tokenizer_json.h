@@ -10,12 +10,10 @@
 #include <vector>
 
 #include "palimpsest/core/json.h"
+#include "palimpsest/text/json_node.h"
 #include "palimpsest/text/tokenizer_parts.h"
 
 namespace palimpsest::text {
-
-/// As parse_json, but in time that is linear in the number of an object's keys.
-Json parse_large_json(const std::string& text, const std::string& source);
 
 using TokenIds = std::unordered_map<std::string_view, int32_t>;
 TokenIds ids_of(const std::vector<std::string>& tokens);
@@ -28,7 +26,13 @@ Merge make_merge(const TokenIds& ids, const std::string& left, const std::string
 /// Adds one entry in the form of "added_tokens" (or of "added_tokens_decoder": `id` is then the key).
 void read_added_token(const Json& entry, int64_t id, const std::string& place, Tokenizer::Parts& parts);
 /// Puts added tokens in the order of ids; one token twice is refused.
-void sort_added_tokens(std::vector<AddedToken>& added, const std::string& source);
+void sort_added_tokens(Tokenizer::Parts& parts, const std::string& source);
+
+/// Sections of a tokenizer.json. `tokens` are by id.
+PostProcessing read_post_processing(const Node& node, const std::vector<std::string>& tokens);
+Decoding read_decoding(const Node& root, bool is_word_piece);
+Truncation read_truncation(const Node& node);
+Padding read_padding(const Node& node);
 
 /// Reads all of a tokenizer.json.
 Tokenizer::Parts parts_from_json(const Json& json, const std::string& source);

@@ -209,7 +209,7 @@ std::shared_ptr<const Tokenizer> train_tokenizer(const std::function<bool(std::s
   const WordCounts counts = count_words(next_chunk, options.add_prefix_space);
   Tokenizer::Parts parts;
   parts.model = BpeTrainer(counts, options).run();
-  parts.add_prefix_space = options.add_prefix_space;
+  parts.pre_tokenizer = PreTokenizer::make_byte_level(options.add_prefix_space, true);
   const auto reached = static_cast<int64_t>(parts.model.tokens.size());
   if (reached < options.vocab_size) {
     spdlog::warn("the text gives {} tokens only, not {}: no other pair stands {} times in it", reached,

@@ -67,27 +67,35 @@ Json& pick_value(Random& random, Json& root) {
 }
 
 Json odd_value(Random& random) {
-  static const std::vector<const char*> kOdd = {"null",
-                                                "true",
-                                                "-1",
-                                                "0",
-                                                "3",
-                                                "4294967296",
-                                                "1e300",
-                                                "0.5",
-                                                "\"\"",
-                                                "\"<s>\"",
-                                                "\"a b\"",
-                                                "\"\\u0120\"",
-                                                "[]",
-                                                "{}",
-                                                "[[],[]]",
-                                                "[\"a\",\"b\"]",
-                                                "\"ByteLevel\"",
-                                                "{\"type\":\"Sequence\"}",
-                                                "{\"type\":\"ByteLevel\"}",
-                                                "9223372036854775807",
-                                                "\"\\u4e2d\""};
+  static const std::vector<const char*> kOdd = {
+      "null",
+      "true",
+      "-1",
+      "0",
+      "3",
+      "4294967296",
+      "1e300",
+      "0.5",
+      "\"\"",
+      "\"<s>\"",
+      "\"a b\"",
+      "\"\\u0120\"",
+      "[]",
+      "{}",
+      "[[],[]]",
+      "[\"a\",\"b\"]",
+      "\"ByteLevel\"",
+      "{\"type\":\"Sequence\"}",
+      "{\"type\":\"ByteLevel\"}",
+      "{\"type\":\"NFKC\"}",
+      "{\"type\":\"BertNormalizer\",\"strip_accents\":false}",
+      "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"\"}",
+      "{\"type\":\"Punctuation\",\"behavior\":\"MergedWithNext\"}",
+      "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFD\"}]}",
+      "{\"max_length\":4,\"stride\":3}",
+      "{\"strategy\":{\"Fixed\":7}}",
+      "9223372036854775807",
+      "\"\\u4e2d\""};
   return Json::parse(kOdd[pick(random, kOdd.size())]);
 }
 
@@ -125,6 +133,13 @@ void use(const Tokenizer& tokenizer, bool thoroughly) {
         const Encoding encoding = tokenizer.encode(text, options);
         EXPECT_EQ(encoding.ids, tokenizer.encode_ids(text, options));
         (void)tokenizer.decode(encoding.ids, true);
+        EncodeOptions windows = options;
+        windows.truncation = Truncation{.max_length = 9, .stride = 2, .overflow = true};
+        windows.byte_offsets = true;
+        std::vector<Encoding> encodings = {tokenizer.encode_pair(text, "the cat", windows)};
+        for (const Encoding& window : encodings[0].overflow) EXPECT_LE(window.ids.size(), 9u);
+        if (tokenizer.padding() && tokenizer.padding()->length < 1000 && tokenizer.padding()->multiple_of < 1000)
+          pad(encodings, *tokenizer.padding());
       }
     } catch (const Error&) {
     }
@@ -157,18 +172,49 @@ struct Tally {
   }
 };
 
+/// A WordPiece tokenizer with something of every kind in its file.
+Json word_piece_json() {
+  Json json = Tokenizer::load(test::fixture("wordpiece_vocab.txt"))->with_added_tokens({"<mask>"})->to_json();
+  Json vocab = Json::object();  // a short one: damages should hit the rest, too
+  for (const auto& [token, id] : json["model"]["vocab"].items()) {
+    if (vocab.size() < 60) vocab[token] = id;
+  }
+  json["model"]["vocab"] = vocab;
+  json["added_tokens"].erase(json["added_tokens"].size() - 1);
+  json["added_tokens"].push_back(
+      Json{{"id", 60}, {"content", "Cat"}, {"normalized", true}, {"lstrip", true}, {"special", false}});
+  json["normalizer"] =
+      Json{{"type", "Sequence"},
+           {"normalizers",
+            Json::array({json["normalizer"], Json{{"type", "Strip"}, {"strip_left", true}}, Json{{"type", "NFC"}}})}};
+  json["pre_tokenizer"] = Json{
+      {"type", "Sequence"},
+      {"pretokenizers", Json::array({json["pre_tokenizer"], Json{{"type", "Digits"}, {"individual_digits", true}}})}};
+  json["truncation"] = Json{{"max_length", 8}, {"stride", 2}, {"strategy", "LongestFirst"}, {"direction", "Left"}};
+  json["padding"] = Json{{"strategy", {{"Fixed", 6}}}, {"pad_id", 0}, {"pad_token", "[PAD]"}};
+  return json;
+}
+
+/// Writes files anew: writing over one waits for the disk on some systems.
+void write_files(const test::TemporaryFolder& folder, const std::vector<const char*>& names,
+                 const std::vector<std::string>& files) {
+  for (size_t i = 0; i < files.size(); ++i) {
+    std::filesystem::remove(folder.path(names[i]));
+    std::ofstream(folder.path(names[i]), std::ios::binary) << files[i];
+  }
+}
+
 class TokenizerFuzz : public ::testing::Test {
  protected:
   void SetUp() override { spdlog::set_level(spdlog::level::off); }
   void TearDown() override { spdlog::set_level(spdlog::level::info); }
 };
 
-TEST_F(TokenizerFuzz, SurvivesTenThousandDamagedTokenizerJson) {
-  const Json whole = make_small()->to_json();
+void survive_damaged_json(const Json& whole, uint64_t seed) {
   const std::string text = whole.dump();
   Tally tally;
   for (int input = 0; input < kInputs; ++input) {
-    Random random(random_key(41, input));
+    Random random(random_key(seed, input));
     std::string damaged = text;
     if (input % 2 == 0) {
       for (int64_t damages = 1 + random.below(3); damages > 0; --damages) damage_bytes(random, damaged);
@@ -178,6 +224,32 @@ TEST_F(TokenizerFuzz, SurvivesTenThousandDamagedTokenizerJson) {
       damaged = json.dump();
     }
     tally.add(input, [&] { return Tokenizer::from_json(parse_large_json(damaged, "damaged"), "damaged"); });
+  }
+}
+
+TEST_F(TokenizerFuzz, SurvivesTenThousandDamagedTokenizerJson) { survive_damaged_json(make_small()->to_json(), 41); }
+
+TEST_F(TokenizerFuzz, SurvivesTenThousandDamagedTokenizerJsonOfWordPiece) {
+  survive_damaged_json(word_piece_json(), 43);
+}
+
+TEST_F(TokenizerFuzz, SurvivesTenThousandDamagedWordPieceVocabularies) {
+  std::string vocab;
+  const Json json = word_piece_json();
+  for (const auto& [token, id] : json["model"]["vocab"].items()) vocab += token + "\n";
+  const std::string config =
+      R"({"do_lower_case": false, "strip_accents": null, "tokenize_chinese_chars": true, "mask_token": {"content": "<x>",
+          "lstrip": true}, "added_tokens_decoder": {"60": {"content": "<y>", "special": true}}})";
+  const std::string map = R"({"cls_token": "[CLS]", "additional_special_tokens": ["<z>", "the"]})";
+  const test::TemporaryFolder folder;
+  Tally tally;
+  for (int input = 0; input < kInputs; ++input) {
+    Random random(random_key(44, input));
+    std::vector<std::string> files = {vocab, config, map};
+    for (int64_t damages = 1 + random.below(2); damages > 0; --damages)
+      damage_bytes(random, files[pick(random, files.size())]);
+    write_files(folder, {"vocab.txt", "tokenizer_config.json", "special_tokens_map.json"}, files);
+    tally.add(input, [&] { return Tokenizer::load(folder.path()); });
   }
 }
 
@@ -195,11 +267,7 @@ TEST_F(TokenizerFuzz, SurvivesTenThousandDamagedVocabulariesAndMerges) {
     std::vector<std::string> files = {vocab, merges, config};
     for (int64_t damages = 1 + random.below(2); damages > 0; --damages)
       damage_bytes(random, files[pick(random, files.size())]);
-    const char* names[] = {"vocab.json", "merges.txt", "tokenizer_config.json"};
-    for (size_t i = 0; i < files.size(); ++i) {
-      std::filesystem::remove(folder.path(names[i]));  // writing over a file waits for the disk on some systems
-      std::ofstream(folder.path(names[i]), std::ios::binary) << files[i];
-    }
+    write_files(folder, {"vocab.json", "merges.txt", "tokenizer_config.json"}, files);
     tally.add(input, [&] { return Tokenizer::load(folder.path()); });
   }
 }

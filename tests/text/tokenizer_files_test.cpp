@@ -143,16 +143,14 @@ TEST(TokenizerFiles, NamesTheLineOfABrokenMerge) {
 
 TEST(TokenizerFiles, SaysWhichFileIsMissing) {
   TemporaryFolder folder;
-  EXPECT_THAT(message_of([&] { Tokenizer::load(folder.path()); }),
-              HasSubstr("expected tokenizer.json, or vocab.json and merges.txt, or encoder.json and vocab.bpe"));
+  EXPECT_THAT(
+      message_of([&] { Tokenizer::load(folder.path()); }),
+      HasSubstr("expected tokenizer.json, or vocab.json and merges.txt, or encoder.json and vocab.bpe, or vocab.txt"));
   EXPECT_THAT(message_of([&] { Tokenizer::load(folder.path("nowhere")); }), HasSubstr("no such file or folder"));
   Pair().write(folder);
   fs::remove(folder.path("merges.txt"));
   EXPECT_THAT(message_of([&] { Tokenizer::load(folder.path()); }),
               AllOf(HasSubstr("a tokenizer needs this file too"), HasSubstr("/merges.txt")));
-  fs::remove(folder.path("vocab.json"));
-  write_file_atomically(folder.path("vocab.txt"), "[PAD]\n");
-  EXPECT_THAT(message_of([&] { Tokenizer::load(folder.path()); }), HasSubstr("WordPiece"));
 }
 
 TEST(TokenizerFiles, ReadsTheCompanionsOfAVocabulary) {
@@ -177,16 +175,21 @@ std::string message_with(const std::string& pointer, const Json& value) {
 }
 
 TEST(TokenizerJson, RefusesByNameWhatItDoesNotDo) {
-  EXPECT_EQ(message_with("/normalizer", Json{{"type", "NFC"}}),
-            "error: the normalizer NFC is not supported, and leaving it out would change the result\n"
+  EXPECT_EQ(message_with("/normalizer", Json{{"type", "Nmt"}}),
+            "error: the normalizer Nmt is not supported, and leaving it out would change the result\n"
             "  at:  t.json, normalizer\n"
-            "  fix: supported here: null");
-  EXPECT_THAT(message_with("/model/type", "WordPiece"), HasSubstr("the model WordPiece is not supported"));
+            "  fix: supported here: BertNormalizer, Lowercase, StripAccents, NFD, NFKD, NFC, NFKC, Strip, Replace of a "
+            "text, Prepend, a Sequence of them");
+  EXPECT_THAT(message_with("/normalizer", Json{{"type", "Replace"}, {"pattern", {{"Regex", "a+"}}}, {"content", ""}}),
+              HasSubstr("Replace of a regular expression is not supported"));
+  EXPECT_THAT(message_with("/model/type", "Unigram"), HasSubstr("the model Unigram is not supported"));
+  EXPECT_THAT(message_with("/model/type", "WordPiece"), HasSubstr("WordPiece after the pre-tokenizer ByteLevel"));
   EXPECT_THAT(message_with("/pre_tokenizer/type", "Metaspace"),
               HasSubstr("the pre-tokenizer Metaspace is not supported"));
   EXPECT_THAT(message_with("/pre_tokenizer", nullptr), HasSubstr("without the ByteLevel pre-tokenizer"));
   EXPECT_THAT(message_with("/post_processor/type", "Other"), HasSubstr("the post-processor Other is not supported"));
-  EXPECT_THAT(message_with("/decoder/type", "WordPiece"), HasSubstr("the decoder WordPiece is not supported"));
+  EXPECT_THAT(message_with("/decoder/type", "WordPiece"),
+              HasSubstr("the decoder WordPiece for this model is not supported"));
   EXPECT_THAT(message_with("/model/dropout", 0.1), HasSubstr("dropout"));
   EXPECT_THAT(message_with("/model/continuing_subword_prefix", "##"),
               HasSubstr("continuing_subword_prefix is not supported"));
