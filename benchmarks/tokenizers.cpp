@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// encode_batch of one tokenizer on the lines of one file: ids, tokens and offsets. benchmarks/tokenizers.py runs this
+// encode_batch of one tokenizer on the lines of one file: ids, tokens and offsets. benchmarks/against_tokenizers.py runs this
 // against Hugging Face tokenizers; by itself:
 //
 //     benchmark_tokenizers --tokenizer=PATH --lines=FILE [Google Benchmark's flags]
@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
   int count = static_cast<int>(arguments.size());
   benchmark::Initialize(&count, arguments.data());
   if (tokenizer.empty() || lines.empty()) {
-    std::puts("nothing to do: give --tokenizer=PATH and --lines=FILE, or run benchmarks/tokenizers.py");
+    std::puts("nothing to do: give --tokenizer=PATH and --lines=FILE, or run benchmarks/against_tokenizers.py");
     return 0;
   }
   try {

@@ -3,7 +3,7 @@
 """Measures benchmark_tokenizers against Hugging Face tokenizers, one thread on both sides.
 
     cmake --build --preset release --target benchmark_tokenizers
-    python3 benchmarks/tokenizers.py SHARED_FOLDER [--runs 7] [--program build/release/benchmarks/benchmark_tokenizers]
+    python3 benchmarks/against_tokenizers.py SHARED_FOLDER [--runs 7] [--program build/release/benchmarks/benchmark_tokenizers]
 
 Both encode the same lines in their own process: one pass to warm up, then one that is timed; ids, tokens and offsets are
 produced. The two sides take turns. Prints medians and ratios (theirs / ours); exit code 1 when a ratio is below 1.
@@ -20,8 +20,6 @@ import sys
 import tempfile
 import time
 import venv
-
-sys.path.pop(0)  # this folder, where this file has the reference's name
 
 VERSION = "0.23.3"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
