@@ -359,7 +359,13 @@ void print_leaks(const Json& json, int64_t items) {
 /// Whether dialogues are meant: by the flag, else because a file is of such a form.
 bool is_of_dialogues(const DataOptions& options) {
   if (options.dialogue.format != "auto") return true;
-  for (const auto& path : data::list_files(options.corpus.data, nullptr, true)) {
+  std::vector<std::string> files;
+  try {
+    files = data::list_files(options.corpus.data);
+  } catch (const Error&) {  // folders without text may hold records; beside text, CSV and JSON can be anything
+    files = data::list_files(options.corpus.data, nullptr, true);
+  }
+  for (const auto& path : files) {
     if (path == "-" || path == "-.jsonl") continue;
     if (data::detect_format(path, options.corpus.text_key) != "text") return true;
   }
