@@ -146,8 +146,12 @@ LossReport evaluate_loss(const models::BartModel& model, const EvalData& data, c
       [&](const SegmentBatch& batch, const models::EncoderOutput& encoded) {
         if (batch.main.count == 0) return;
         const auto device = encoded.context.device();
-        const at::Tensor logits = model.logits(model.decode(batch.main.decoder_ids.to(device), {}, encoded));
-        const at::Tensor losses = nn::each_loss(logits, batch.main.labels.to(device)).to(at::kDouble).sum(1).cpu();
+        const at::Tensor losses = nn::each_loss_in_parts(model.decode(batch.main.decoder_ids.to(device), {}, encoded),
+                                                         batch.main.labels.to(device), model.vocab_size(),
+                                                         [&](const at::Tensor& hidden) { return model.logits(hidden); })
+                                      .to(at::kDouble)
+                                      .sum(1)
+                                      .cpu();
         const at::Tensor counts = batch.main.labels.ne(nn::kIgnore).sum(1);
         for (size_t lane = 0; lane < batch.items.size(); ++lane) {
           const auto& item = batch.items[lane];

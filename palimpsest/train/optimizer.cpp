@@ -30,21 +30,25 @@ int64_t ParameterGroup::count() const {
 }
 
 std::vector<ParameterGroup> parameter_groups(const torch::nn::Module& module) {
-  std::vector<ParameterGroup> groups = {{"weights (decayed)", true, {}},
-                                        {"biases, norms, positions, slots", false, {}}};
+  std::vector<ParameterGroup> groups = {{"weights (decayed)", true, true, {}},
+                                        {"biases, norms, positions, slots", false, true, {}},
+                                        {"frozen", false, false, {}}};
   std::set<const void*> seen;
   for (const auto& entry : module.named_parameters()) {
     if (!seen.insert(entry.value().unsafeGetTensorImpl()).second) continue;
     const bool position = entry.key().find("embed_positions") != std::string::npos;
     const bool decays = entry.value().dim() == 2 && !position;
-    groups[decays ? 0 : 1].parameters.emplace_back(entry.key(), entry.value());
+    const size_t group = !entry.value().requires_grad() ? 2 : decays ? 0 : 1;
+    groups[group].parameters.emplace_back(entry.key(), entry.value());
   }
+  if (groups.back().parameters.empty()) groups.pop_back();
   return groups;
 }
 
 AdamW::AdamW(std::vector<ParameterGroup> groups, const OptimizerOptions& options) : options_(options) {
   check_choice("lr_scheduler_type", options.lr_scheduler_type, {"constant", "linear", "cosine"});
   for (const auto& group : groups) {
+    if (!group.trained) continue;
     for (const auto& [name, parameter] : group.parameters) {
       entries_.push_back({name, parameter, at::zeros_like(parameter), at::zeros_like(parameter),
                           at::zeros({}, at::TensorOptions(at::kFloat).device(parameter.device())), group.decays});
@@ -52,14 +56,15 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, const OptimizerOptions& options
   }
 }
 
-double AdamW::step(double learning_rate) {
+double AdamW::step(double learning_rate, const std::function<double(double)>& agree) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   for (const Entry& entry : entries_) {
     if (entry.parameter.grad().defined()) gradients.push_back(entry.parameter.grad());
   }
   if (gradients.empty()) return 0;
-  const double norm = at::stack(at::_foreach_norm(gradients)).norm().item<double>();
+  double norm = at::stack(at::_foreach_norm(gradients)).norm().item<double>();
+  if (agree) norm = agree(norm);
   if (!std::isfinite(norm))
     throw internal_error("the gradient is not finite", "training", "lower learning_rate, or set max_grad_norm");
   if (options_.max_grad_norm > 0 && norm > options_.max_grad_norm)

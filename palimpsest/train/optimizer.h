@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,11 +42,12 @@ double learning_rate_at(const OptimizerOptions& options, int64_t step, int64_t m
 struct ParameterGroup {
   std::string name;
   bool decays = false;
+  bool trained = true;
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   int64_t count() const;
 };
 /// Tied tensors appear once. Decay: weight matrices of linear maps and the word embedding. None: biases, norms,
-/// position tables, slot biases.
+/// position tables, slot biases. Those that require no gradient are a third group, which is not trained.
 std::vector<ParameterGroup> parameter_groups(const torch::nn::Module& module);
 
 /// AdamW on ATen's fused kernel.
@@ -53,8 +55,9 @@ class AdamW {
  public:
   AdamW(std::vector<ParameterGroup> groups, const OptimizerOptions& options);
   /// Clips, then updates with `learning_rate`; returns the gradient's norm before clipping. Parameters without a
-  /// gradient stay as they are (no decay either).
-  double step(double learning_rate);
+  /// gradient stay as they are (no decay either). `agree` turns the norm into the one that all processes take: its last
+  /// bits depend on the number of threads.
+  double step(double learning_rate, const std::function<double(double)>& agree = {});
   void zero_grad();
   /// "exp_avg.NAME", "exp_avg_sq.NAME", "step.NAME".
   std::vector<std::pair<std::string, at::Tensor>> state() const;

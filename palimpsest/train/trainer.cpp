@@ -2,6 +2,7 @@
 #include "palimpsest/train/trainer.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/autocast_mode.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,6 +19,7 @@
 #include "palimpsest/core/threads.h"
 #include "palimpsest/core/version.h"
 #include "palimpsest/nn/loss.h"
+#include "palimpsest/train/rollout.h"
 
 namespace fs = std::filesystem;
 
@@ -27,6 +29,7 @@ namespace {
 
 const char* const kState = "trainer_state.json";
 const char* const kOptimizer = "optimizer.safetensors";
+const char* const kBest = "checkpoint-best";
 
 void check_positive(const char* name, int64_t value) {
   if (value < 1) throw usage_error(fmt::format("{} is {}", name, value), "", "give 1 or more");
@@ -39,8 +42,8 @@ std::vector<fs::path> checkpoints_of(const std::string& folder) {
   std::error_code code;
   for (const auto& entry : fs::directory_iterator(folder, code)) {
     const std::string name = entry.path().filename().string();
-    if (name.rfind("checkpoint-", 0) == 0 && name.find(".tmp-") == std::string::npos &&
-        fs::exists(entry.path() / kState))
+    if (name.rfind("checkpoint-", 0) == 0 && name.size() > 11 &&
+        name.find_first_not_of("0123456789", 11) == std::string::npos && fs::exists(entry.path() / kState))
       found.push_back(entry.path());
   }
   std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) { return step_of(a) < step_of(b); });
@@ -63,6 +66,38 @@ std::vector<double> step_weights(const std::string& kind, const std::vector<int6
   return weights;
 }
 
+/// Matrix products in bfloat16 within the scope.
+class Autocast {
+ public:
+  Autocast(bool on, at::DeviceType device) : on_(on), device_(device) {
+    if (!on_) return;
+    at::autocast::set_autocast_dtype(device_, at::kBFloat16);
+    at::autocast::set_autocast_enabled(device_, true);
+    at::autocast::increment_nesting();
+  }
+  ~Autocast() {
+    if (!on_) return;
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(device_, false);
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  bool on_;
+  at::DeviceType device_;
+};
+
+/// "loss", "recall.loss", "eval_recall:2.recovered" -> task ("" for all) and value.
+std::pair<std::string, std::string> parse_metric(std::string text) {
+  if (text.rfind("eval_", 0) == 0) text = text.substr(5);
+  const size_t dot = text.rfind('.');
+  std::pair<std::string, std::string> parts{dot == std::string::npos ? "" : text.substr(0, dot),
+                                            dot == std::string::npos ? text : text.substr(dot + 1)};
+  check_choice("metric_for_best_model", parts.second, {"loss", "recovered"});
+  return parts;
+}
+
 }  // namespace
 
 std::string newest_checkpoint(const std::string& run_folder) {
@@ -70,13 +105,38 @@ std::string newest_checkpoint(const std::string& run_folder) {
   return found.empty() ? "" : found.back().string();
 }
 
-Trainer::Trainer(TrainOptions options, TrainHooks hooks) : options_(std::move(options)), hooks_(std::move(hooks)) {
+Trainer::Trainer(TrainOptions options, TrainHooks hooks, std::shared_ptr<Communicator> communicator)
+    : options_(std::move(options)), hooks_(std::move(hooks)), communicator_(std::move(communicator)) {
   for (const auto& [name, value] : {std::pair{"lanes", options_.lanes},
                                     {"accumulation", options_.accumulation},
                                     {"time_horizon", options_.time_horizon},
                                     {"max_steps", options_.max_steps},
+                                    {"loss_table_mib", options_.loss_table_mib},
                                     {"logging_steps", options_.logging_steps}}) {
     check_positive(name, value);
+  }
+  if (options_.time_overlap < 0 || options_.time_overlap >= options_.time_horizon) {
+    throw usage_error(
+        fmt::format("time_overlap is {} at a time_horizon of {}", options_.time_overlap, options_.time_horizon), "",
+        "give 0 or more, but less than time_horizon");
+  }
+  if (!(options_.label_smoothing_factor >= 0 && options_.label_smoothing_factor < 1)) {
+    throw usage_error(fmt::format("label_smoothing_factor is {}", options_.label_smoothing_factor), "",
+                      "give 0 or more, but less than 1; 0.1 is usual");
+  }
+  check_choice("dtype", options_.dtype, {"float32", "float64"});
+  if (options_.bf16 && options_.dtype != "float32") throw usage_error("bf16 goes with dtype = float32 only");
+  parse_metric(options_.metric_for_best_model);
+  if (options_.early_stopping_patience < 0)
+    throw usage_error(fmt::format("early_stopping_patience is {}", options_.early_stopping_patience), "",
+                      "give a number of evaluations, or 0 to never stop early");
+  if (seeks_best() && options_.eval_steps < 1) {
+    throw usage_error("early_stopping_patience and load_best_model_at_end need evaluations", "eval_steps",
+                      "set eval_steps to 1 or more");
+  }
+  if (options_.lanes % communicator_->size() != 0) {
+    throw usage_error(fmt::format("{} lanes do not divide among {} processes", options_.lanes, communicator_->size()),
+                      "lanes", "choose a multiple of the number of processes");
   }
   check_choice("step_weights", options_.step_weights, {"uniform", "pow2", "token"});
   nn::dtype_of(options_.export_dtype);
@@ -88,18 +148,29 @@ Trainer::Trainer(TrainOptions options, TrainHooks hooks) : options_(std::move(op
                       "name files or folders of text: data = [\"book.txt\"] or --data book.txt");
   if (options_.auxiliary_steps > 0 && !(options_.tasks.auxiliary_weight > 0))
     throw usage_error("auxiliary_steps needs auxiliary_weight > 0");
-  std::error_code code;
-  fs::create_directories(options_.output_dir, code);
-  if (code) throw input_error(fmt::format("cannot make the folder: {}", code.message()), options_.output_dir);
-  remove_stale_temporaries(options_.output_dir);
-  const std::string checkpoint = options_.resume ? newest_checkpoint(options_.output_dir) : "";
-  prepare_tokenizer_and_corpus();
+  // Other processes read what the first one made: the vocabulary, the cached tokens.
+  std::string checkpoint;
+  if (communicator_->leads()) {
+    std::error_code code;
+    fs::create_directories(options_.output_dir, code);
+    if (code) throw input_error(fmt::format("cannot make the folder: {}", code.message()), options_.output_dir);
+    remove_stale_temporaries(options_.output_dir);
+    checkpoint = options_.resume ? newest_checkpoint(options_.output_dir) : "";
+    prepare_tokenizer_and_corpus();
+  }
+  checkpoint = communicator_->broadcast(checkpoint);
+  if (!communicator_->leads()) prepare_tokenizer_and_corpus();
   prepare_model();
   if (!checkpoint.empty()) {
     resume_from(checkpoint);
-  } else {
-    std::filesystem::remove(fs::path(options_.output_dir) / "metrics.jsonl",
-                            code);  // of an earlier run that left no checkpoint
+  } else if (communicator_->leads()) {
+    std::error_code ignored;
+    fs::remove(fs::path(options_.output_dir) / "metrics.jsonl", ignored);  // of an earlier run that left no checkpoint
+    fs::remove(fs::path(options_.output_dir) / kBest, ignored);
+  }
+  if (communicator_->size() > 1) {
+    gradients_ = std::make_unique<GradientSum>(model_->parameters(), communicator_);
+    check_weights_agree();
   }
 }
 
@@ -107,9 +178,8 @@ Trainer::~Trainer() = default;
 
 void Trainer::prepare_tokenizer_and_corpus() {
   const std::string own = (fs::path(options_.output_dir) / "tokenizer").string();
-  const std::string source = !options_.tokenizer.empty()                                       ? options_.tokenizer
-                             : fs::exists(fs::path(own) / "tokenizer.json") && options_.resume ? own
-                                                                                               : options_.model.model;
+  const bool has_own = fs::exists(fs::path(own) / "tokenizer.json") && (options_.resume || !communicator_->leads());
+  const std::string source = !options_.tokenizer.empty() ? options_.tokenizer : has_own ? own : options_.model.model;
   if (!source.empty()) {
     tokenizer_ = text::Tokenizer::load(source);
   } else {
@@ -141,16 +211,18 @@ void Trainer::prepare_tokenizer_and_corpus() {
   std::tie(tokenizer_, training_.tasks) =
       assign_start_tokens(tokenizer_, options_.tasks.tasks, options_.tasks.auxiliary_weight > 0, family_start);
   training_.segment = options_.segments.segment;
-  tokenizer_->save(own);
+  if (communicator_->leads()) tokenizer_->save(own);
   corpus_ = data::prepare_corpus(
       options_.corpus, *tokenizer_,
       options_.cache_dir.empty() ? (fs::path(options_.output_dir) / "cache").string() : options_.cache_dir);
   split_ = data::split_corpus(*corpus_, options_.split);
-  spdlog::info("{}", split_.description);
-  write_json((fs::path(options_.output_dir) / "split.json").string(), split_names());
+  if (communicator_->leads()) {
+    spdlog::info("{}", split_.description);
+    write_json((fs::path(options_.output_dir) / "split.json").string(), split_names());
+  }
   std::string said;
   auto spans = data::cut_for_lanes(split_.train, options_.lanes * options_.accumulation, &said);
-  if (!said.empty()) spdlog::info("{}", said);
+  if (!said.empty() && communicator_->leads()) spdlog::info("{}", said);
   lanes_.emplace(corpus_, spans,
                  data::LaneOptions{.lanes = options_.lanes * options_.accumulation,
                                    .segment = options_.segments.segment,
@@ -184,10 +256,12 @@ void Trainer::prepare_model() {
     if (!sizes.memory.empty()) load.memory = memory::MemoryOptions::parse(sizes.memory);
     auto folder = checkpoint::load_model(sizes.model, load);
     model_ = folder.bart();
-    for (const auto& name : folder.report.initialised) spdlog::info("initialised: {}", name);
-    for (const auto& name : folder.report.dropped) spdlog::info("dropped: {}", name);
-    if (!folder.report.resized.empty())
-      spdlog::info("the vocabulary has {} rows now, for the tasks' start tokens", model_->vocab_size());
+    if (communicator_->leads()) {
+      for (const auto& name : folder.report.initialised) spdlog::info("initialised: {}", name);
+      for (const auto& name : folder.report.dropped) spdlog::info("dropped: {}", name);
+      if (!folder.report.resized.empty())
+        spdlog::info("the vocabulary has {} rows now, for the tasks' start tokens", model_->vocab_size());
+    }
     // Parameters are views of a file map: training needs memory of its own.
     for (auto& parameter : model_->parameters()) parameter.set_data(parameter.detach().clone());
   } else {
@@ -216,13 +290,32 @@ void Trainer::prepare_model() {
     model_->initialize(init);
     model_->to(checkpoint::device_named(options_.device));
   }
+  if (options_.dtype == "float64") model_->to(at::kDouble);
   model_->train();
+  if (const auto [task, kind] = parse_metric(options_.metric_for_best_model); seeks_best()) {
+    bool found = false;
+    std::string names;
+    for (const auto& one : training_.tasks) {
+      if (one.name == "current" || (kind == "recovered" && one.name != "recall")) continue;
+      names += (names.empty() ? "" : ", ") + one.text() + "." + kind;
+      found |= task.empty() || task == one.text();
+    }
+    if (!found)
+      throw usage_error(fmt::format("no evaluation gives {}", options_.metric_for_best_model), "metric_for_best_model",
+                        names.empty() ? "choose loss" : "choose " + kind + " or one of " + names);
+  }
   for (auto& parameter : model_->parameters()) parameter.requires_grad_(true);
+  if (options_.freeze_embeddings) {
+    for (const auto& words : {model_->shared, model_->encoder_words, model_->decoder_words})
+      words->weight.requires_grad_(false);
+    for (const auto& side : {model_->encoder_embeddings, model_->decoder_embeddings})
+      side->embed_positions->weight.requires_grad_(false);
+  }
   ids_ = SpecialIds::of(model_->config(), tokenizer_.get());
   maker_.emplace(corpus_, lanes_->spans(), options_.segments, options_.tasks, training_.tasks, ids_,
                  random_key(static_cast<uint64_t>(options_.seed), 3));
   optimizer_.emplace(parameter_groups(*model_), options_.optimizer);
-  memory_ = model_->fresh_memory(options_.lanes * options_.accumulation);
+  memory_ = model_->fresh_memory(own_lanes() * options_.accumulation);
 }
 
 EvalData Trainer::held_out() const {
@@ -242,24 +335,56 @@ BatchMaker Trainer::eval_maker(const EvalData& data) const {
           random_key(static_cast<uint64_t>(options_.seed), 4)};
 }
 
+at::Tensor Trainer::own_rows(const at::Tensor& rows) const {
+  if (communicator_->size() == 1) return rows;
+  const auto sizes = rows.sizes().slice(1).vec();
+  std::vector<int64_t> parted = {options_.accumulation, communicator_->size(), own_lanes()};
+  parted.insert(parted.end(), sizes.begin(), sizes.end());
+  return rows.view(parted).select(1, communicator_->rank()).flatten(0, 1).contiguous();
+}
+
+at::Tensor Trainer::all_rows(const at::Tensor& rows) const {
+  if (communicator_->size() == 1) return rows;
+  const at::Tensor all = communicator_->gather(rows.detach().cpu().contiguous());  // [P, A * own, ..]
+  std::vector<int64_t> parted = {communicator_->size(), options_.accumulation, own_lanes()};
+  parted.insert(parted.end(), all.sizes().begin() + 2, all.sizes().end());
+  return all.view(parted).transpose(0, 1).flatten(0, 2).contiguous().to(rows.device());
+}
+
+void Trainer::check_weights_agree() {
+  if (communicator_->size() == 1) return;
+  const at::NoGradGuard no_grad;
+  at::Tensor sums = at::zeros({1}, at::kDouble);
+  for (const at::Tensor& parameter : model_->parameters()) sums += parameter.sum(at::kDouble).cpu();
+  const at::Tensor all = communicator_->gather(sums);
+  if (!all.eq(all[0]).all().item<bool>()) {
+    throw internal_error("the weights of the processes are not the same", fmt::format("step {}", step_),
+                         "start them with the same program, options, files and number of threads");
+  }
+}
+
 double Trainer::step() {
   const auto started = std::chrono::steady_clock::now();
   const bool auxiliary_only = this->auxiliary_only();
   const int64_t horizon = auxiliary_only ? 1 : options_.time_horizon;
+  const int64_t advance = auxiliary_only ? 1 : horizon - options_.time_overlap;  // segments until the next step begins
   const double auxiliary_weight = auxiliary_only ? 1 : options_.tasks.auxiliary_weight;
-  const int64_t lanes = options_.lanes;
+  const int64_t lanes = own_lanes(), processes = communicator_->size(), rank = communicator_->rank();
 
   // All targets of the optimiser step are counted before anything is computed: losses are averaged over them, whatever
-  // the number of micro-batches (FR-91).
+  // the number of micro-batches and processes (FR-91).
   std::vector<std::vector<SegmentBatch>> rollouts(static_cast<size_t>(options_.accumulation));
   std::vector<int64_t> main_targets, auxiliary_targets;
   int64_t tokens = 0;
+  std::optional<data::Lanes> next_step;  // where the lanes stand when the next step begins, if it reads some again
   for (int64_t t = 0; t < horizon; ++t) {
+    if (t == advance) next_step = *lanes_;
     const auto items = lanes_->next();
     main_targets.push_back(0);
     auxiliary_targets.push_back(0);
     for (int64_t a = 0; a < options_.accumulation; ++a) {
-      std::vector<data::LaneItem> own(items.begin() + a * lanes, items.begin() + (a + 1) * lanes);
+      const auto first = items.begin() + a * options_.lanes + rank * lanes;
+      std::vector<data::LaneItem> own(first, first + lanes);
       SegmentBatch batch = auxiliary_only ? maker_->auxiliary_only(std::move(own)) : maker_->training(std::move(own));
       main_targets.back() += batch.main.count;
       auxiliary_targets.back() += batch.auxiliary.count;
@@ -267,64 +392,106 @@ double Trainer::step() {
       rollouts[static_cast<size_t>(a)].push_back(std::move(batch));
     }
   }
+  if (next_step) lanes_ = std::move(next_step);
+  if (processes > 1) {
+    std::vector<int64_t> counts = {tokens};
+    counts.insert(counts.end(), main_targets.begin(), main_targets.end());
+    counts.insert(counts.end(), auxiliary_targets.begin(), auxiliary_targets.end());
+    communicator_->sum(at::from_blob(counts.data(), {static_cast<int64_t>(counts.size())}, at::kLong));
+    tokens = counts[0];
+    std::copy_n(counts.begin() + 1, horizon, main_targets.begin());
+    std::copy_n(counts.begin() + 1 + horizon, horizon, auxiliary_targets.begin());
+  }
   const auto main_weights = step_weights(options_.step_weights, main_targets),
              auxiliary_weights = step_weights(options_.step_weights, auxiliary_targets);
 
   optimizer_->zero_grad();
   double main_loss = 0, auxiliary_loss = 0;
   std::vector<at::Tensor> carried, memory_gradients;
+  const auto device = model_->shared->weight.device();
+  const auto type = model_->dtype();
+  const nn::ProjectedLossOptions projected{.label_smoothing = options_.label_smoothing_factor,
+                                           .table_bytes = options_.loss_table_mib << 20};
   for (int64_t a = 0; a < options_.accumulation; ++a) {
-    at::manual_seed(random_key(static_cast<uint64_t>(options_.seed), 5, step_, a));  // dropout; the same after a resume
-    memory::Memory start = memory_;
-    if (start.slots.defined()) start.slots = memory_.slots.narrow(0, a * lanes, lanes).detach().requires_grad_(true);
-    memory::Memory memory = start;
-    at::Tensor total;
-    const auto add = [&](const at::Tensor& part) { total = total.defined() ? total + part : part; };
-    for (size_t t = 0; t < static_cast<size_t>(horizon); ++t) {
-      const SegmentBatch& batch = rollouts[static_cast<size_t>(a)][t];
-      const auto device = model_->shared->weight.device();
-      const models::EncoderOutput encoded =
-          model_->encode({.ids = batch.ids.to(device),
-                          .mask = batch.mask.defined() ? batch.mask.to(device) : batch.mask,
-                          .memory = memory,
-                          .reset = batch.reset.to(device)});
-      memory = encoded.memory;
+    const auto& batches = rollouts[static_cast<size_t>(a)];
+    // Dropout follows from the segment's place in the run: the same after a resume, and when a segment is replayed.
+    const auto seed_dropout = [&](int64_t t) {
+      uint64_t key = random_key(static_cast<uint64_t>(options_.seed), 5, step_, a);
+      if (t > 0 || rank > 0) key = random_key(key, t, rank);
+      at::manual_seed(key);
+    };
+    const auto encode = [&](int64_t t, const memory::Memory& memory) {
+      const SegmentBatch& batch = batches[static_cast<size_t>(t)];
+      seed_dropout(t);
+      models::EncoderOutput encoded = model_->encode({.ids = batch.ids.to(device),
+                                                      .mask = batch.mask.defined() ? batch.mask.to(device) : batch.mask,
+                                                      .memory = memory,
+                                                      .reset = batch.reset.to(device)});
+      if (encoded.memory.slots.defined()) encoded.memory.slots = encoded.memory.slots.to(type);
+      return encoded;
+    };
+    Rollout rollout{.steps = horizon, .replay = options_.memory_replay, .carry = advance};
+    if (memory_.slots.defined()) rollout.start.slots = memory_.slots.narrow(0, a * lanes, lanes).detach();
+    rollout.write = [&](int64_t t, const memory::Memory& memory) {
+      const Autocast autocast(options_.bf16, device.type());
+      return encode(t, memory).memory;
+    };
+    rollout.step = [&](int64_t t, const memory::Memory& memory) {
+      const Autocast autocast(options_.bf16, device.type());
+      const auto place = static_cast<size_t>(t);
+      const SegmentBatch& batch = batches[place];
+      const models::EncoderOutput encoded = encode(t, memory);
+      StepOutput output{.loss = {}, .memory = encoded.memory};
       const auto loss_of = [&](const Targets& targets, const models::EncoderOutput& context, double weight, int64_t all,
                                double* sum) {
         if (targets.count == 0) return;
-        const auto loss = nn::target_loss(model_->logits(model_->decode(targets.decoder_ids.to(device), {}, context)),
-                                          targets.labels.to(device));
+        const auto loss =
+            nn::projected_loss(model_->decode(targets.decoder_ids.to(device), {}, context), model_->lm_head->weight,
+                               model_->final_logits_bias.view({-1}), targets.labels.to(device), projected);
         const at::Tensor part = loss.nll * (weight / static_cast<double>(all));
         *sum += part.item<double>();
-        add(part);
+        output.loss = output.loss.defined() ? output.loss + part : part;
       };
-      loss_of(batch.main, encoded, main_weights[t], main_targets[t], &main_loss);
-      if (auxiliary_weight > 0 && memory.slots.defined()) {
+      loss_of(batch.main, encoded, main_weights[place], main_targets[place], &main_loss);
+      if (auxiliary_weight > 0 && encoded.memory.slots.defined()) {
         models::EncoderOutput alone;
-        alone.context = memory.slots;
+        alone.context = encoded.memory.slots;
         double sum = 0;
-        loss_of(batch.auxiliary, alone, auxiliary_weight * auxiliary_weights[t], auxiliary_targets[t], &sum);
+        loss_of(batch.auxiliary, alone, auxiliary_weight * auxiliary_weights[place], auxiliary_targets[place], &sum);
         auxiliary_loss += sum / auxiliary_weight;
       }
+      return output;
+    };
+    if (gradients_ && a + 1 == options_.accumulation) {
+      rollout.before_last_backward = [&] { gradients_->begin(); };
     }
-    if (total.defined()) total.backward();
-    if (start.slots.defined()) {
-      if (start.slots.grad().defined()) memory_gradients.push_back(start.slots.grad());
-      carried.push_back(memory.slots.detach());
+    const RolloutResult result = backpropagate(rollout);
+    if (memory_.slots.defined()) {
+      carried.push_back(result.carried.slots);
+      memory_gradients.push_back(result.memory_gradient.defined() ? result.memory_gradient
+                                                                  : at::zeros_like(rollout.start.slots));
     }
   }
+  if (gradients_) gradients_->finish();
   if (!carried.empty()) memory_.slots = at::cat(carried);
   const double rate = learning_rate_at(options_.optimizer, step_, options_.max_steps);
-  const double norm = optimizer_->step(rate);
+  const double norm = processes > 1 ? optimizer_->step(rate, [&](double own) { return communicator_->broadcast(own); })
+                                    : optimizer_->step(rate);
   ++step_;
   tokens_seen_ += tokens;
+  if (processes > 1) {
+    double sums[] = {main_loss, auxiliary_loss};
+    communicator_->sum(at::from_blob(sums, {2}, at::kDouble));
+    main_loss = sums[0];
+    auxiliary_loss = sums[1];
+  }
 
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   metrics_ = {{"step", step_},         {"epoch", lanes_->progress()},
               {"loss", main_loss},     {"auxiliary_loss", auxiliary_loss},
               {"learning_rate", rate}, {"grad_norm", norm}};
   if (!memory_gradients.empty()) {  // ALGORITHMS 3.5: small while the memory is not used, rising when it starts to be
-    const at::Tensor gradient = at::cat(memory_gradients);
+    const at::Tensor gradient = all_rows(at::cat(memory_gradients));
     metrics_["memory_gradient"] = {{"log_std", std::log(std::max(1e-300, gradient.std().item<double>()))},
                                    {"max", gradient.max().item<double>()},
                                    {"norm", gradient.norm().item<double>()}};
@@ -363,37 +530,100 @@ void Trainer::write_metrics(const Json& line) {
   if (!out) throw input_error("cannot write the metrics", options_.output_dir + "/metrics.jsonl");
 }
 
+bool Trainer::seeks_best() const { return options_.load_best_model_at_end || options_.early_stopping_patience > 0; }
+
+bool Trainer::patience_is_over() const {
+  return options_.early_stopping_patience > 0 && best_.since >= options_.early_stopping_patience;
+}
+
+std::string Trainer::best_checkpoint() const {
+  if (best_.step == 0) return "";
+  const fs::path path = fs::path(options_.output_dir) / fmt::format("checkpoint-{}", best_.step);
+  return fs::exists(path / kState) ? path.string() : "";
+}
+
+/// Takes one evaluation into account; true where it is the best so far.
+bool Trainer::note_evaluation(const Json& evaluation) {
+  const auto [task, kind] = parse_metric(options_.metric_for_best_model);
+  double value = std::nan("");
+  if (communicator_->leads()) {
+    double total = 0, count = 0;
+    for (const auto& [name, values] : evaluation.at("eval").items()) {
+      if ((!task.empty() && task != name) || !values.contains(kind)) continue;
+      const double targets = values.at("targets").get<double>();
+      total += targets * values.at(kind).get<double>();
+      count += targets;
+    }
+    if (count == 0) {
+      throw usage_error(fmt::format("the held-out documents have no target of {}", options_.metric_for_best_model),
+                        "metric_for_best_model", "raise eval_documents or eval_segments, or hold more out");
+    }
+    value = total / count;
+  }
+  value = communicator_->broadcast(value);
+  const double gain = kind == "loss" ? best_.value - value : value - best_.value;
+  if (best_.step == 0 || gain > options_.early_stopping_threshold) {
+    best_ = {.step = step_, .value = value, .since = 0};
+    return true;
+  }
+  ++best_.since;
+  return false;
+}
+
+/// checkpoint-best: a link that moves in one step.
+void Trainer::point_to_best() const {
+  const fs::path folder = options_.output_dir, fresh = folder / fmt::format("{}.tmp-{}", kBest, step_);
+  std::error_code code;
+  fs::remove(fresh, code);
+  fs::create_directory_symlink(fmt::format("checkpoint-{}", best_.step), fresh, code);
+  if (!code) fs::rename(fresh, folder / kBest, code);
+  if (code) spdlog::warn("warning: cannot link {}: {}", (folder / kBest).string(), code.message());
+}
+
 Json Trainer::run() {
   const auto started = std::chrono::steady_clock::now();
   const int64_t first = step_;
-  write_file_atomically((fs::path(options_.output_dir) / "options.toml").string(), options_to_toml(options_));
-  for (const auto& group : parameter_groups(*model_))
-    spdlog::info("{:<36} {:>12} parameters", group.name, format_count(group.count()));
-  spdlog::info("{:<36} {:>12} parameters in all", "", format_count(nn::parameter_count(*model_)));
+  const bool leads = communicator_->leads();
+  if (leads) {
+    write_file_atomically((fs::path(options_.output_dir) / "options.toml").string(), options_to_toml(options_));
+    for (const auto& group : parameter_groups(*model_))
+      spdlog::info("{:<36} {:>12} parameters", group.name, format_count(group.count()));
+    spdlog::info("{:<36} {:>12} parameters in all", "", format_count(nn::parameter_count(*model_)));
+    if (communicator_->size() > 1)
+      spdlog::info("{} processes, {} of {} lanes each", communicator_->size(), own_lanes(), options_.lanes);
+  }
   bool stopped = false;
   {
-    Progress progress("training", options_.max_steps, "steps", first);
+    std::optional<Progress> progress;
+    if (leads) progress.emplace("training", options_.max_steps, "steps", first);
     double shown_loss = 0;
-    while (step_ < options_.max_steps) {
+    while (step_ < options_.max_steps && !patience_is_over()) {
       const bool auxiliary = auxiliary_only();
       const double loss = step();
       shown_loss = shown_loss == 0 ? loss : 0.95 * shown_loss + 0.05 * loss;
       const bool log = step_ % options_.logging_steps == 0 || step_ == options_.max_steps;
-      if (log) {
-        metrics_["resident_bytes"] = resident_bytes().now;
-        write_metrics(metrics_);
+      if (leads) {
+        if (log) {
+          metrics_["resident_bytes"] = resident_bytes().now;
+          write_metrics(metrics_);
+        }
+        if (hooks_.on_step) hooks_.on_step(step_, log ? metrics_ : Json());
+        progress->update(step_, fmt::format("{} {:.3f}, {:.0f} tokens/s", auxiliary ? "auxiliary loss" : "loss",
+                                            shown_loss, metrics_["tokens_per_second"].get<double>()));
       }
-      if (hooks_.on_step) hooks_.on_step(step_, log ? metrics_ : Json());
-      progress.update(step_, fmt::format("{} {:.3f}, {:.0f} tokens/s", auxiliary ? "auxiliary loss" : "loss",
-                                         shown_loss, metrics_["tokens_per_second"].get<double>()));
       if (step_ == options_.auxiliary_steps) shown_loss = 0;
       if (options_.eval_steps > 0 && step_ % options_.eval_steps == 0 && step_ > options_.auxiliary_steps) {
-        const Json line = evaluate();
-        write_metrics(line);
-        progress.clear();
-        if (hooks_.on_evaluation) hooks_.on_evaluation(step_, line);
+        Json line;
+        if (leads) {
+          line = evaluate();
+          write_metrics(line);
+          progress->clear();
+          if (hooks_.on_evaluation) hooks_.on_evaluation(step_, line);
+        }
+        // One cut short by an interrupt says nothing.
+        if (seeks_best() && !communicator_->any(hooks_.interrupted()) && note_evaluation(line)) save();
       }
-      if (hooks_.interrupted()) {
+      if (communicator_->any(hooks_.interrupted())) {
         stopped = true;
         break;
       }
@@ -401,19 +631,33 @@ Json Trainer::run() {
     }
   }
   const std::string path = save();
-  if (!stopped && !options_.export_dir.empty()) export_model();
+  const bool early = !stopped && patience_is_over() && step_ < options_.max_steps;
+  if (early && leads) {
+    spdlog::info("stopped early: no better {} since step {}", options_.metric_for_best_model, best_.step);
+  }
+  if (!stopped && options_.load_best_model_at_end && !best_checkpoint().empty() && best_.step != step_) {
+    if (leads) spdlog::info("ends with the weights of {}", best_checkpoint());
+    load_weights(best_checkpoint());
+  }
+  if (!stopped && !options_.export_dir.empty() && leads) export_model();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   const ResidentBytes resident = resident_bytes();
-  return {{"checkpoint", path},
-          {"steps", step_},
-          {"interrupted", stopped},
-          {"train_runtime", seconds},
-          {"train_steps_per_second", seconds > 0 ? static_cast<double>(step_ - first) / seconds : 0},
-          {"tokens_seen", tokens_seen_},
-          {"train_loss", metrics_.contains("loss") ? metrics_["loss"] : Json(0)},
-          {"peak_bytes", resident.peak},
-          {"parameters", nn::parameter_count(*model_)},
-          {"state_bytes_per_lane", memory_.slots.defined() ? memory_.bytes() / memory_.slots.size(0) : 0}};
+  Json summary = {{"checkpoint", path},
+                  {"steps", step_},
+                  {"interrupted", stopped},
+                  {"stopped_early", early},
+                  {"train_runtime", seconds},
+                  {"train_steps_per_second", seconds > 0 ? static_cast<double>(step_ - first) / seconds : 0},
+                  {"tokens_seen", tokens_seen_},
+                  {"train_loss", metrics_.contains("loss") ? metrics_["loss"] : Json(0)},
+                  {"peak_bytes", resident.peak},
+                  {"processes", communicator_->size()},
+                  {"parameters", nn::parameter_count(*model_)},
+                  {"state_bytes_per_lane", memory_.slots.defined() ? memory_.bytes() / memory_.slots.size(0) : 0}};
+  if (best_.step > 0)
+    summary.update(
+        {{"best_model_checkpoint", best_checkpoint()}, {"best_step", best_.step}, {"best_metric", best_.value}});
+  return summary;
 }
 
 void Trainer::export_model() const {
@@ -427,21 +671,31 @@ void Trainer::export_model() const {
 
 std::string Trainer::save() {
   const std::string path = (fs::path(options_.output_dir) / fmt::format("checkpoint-{}", step_)).string();
+  if (saved_step_ == step_ && fs::exists(fs::path(path) / kState)) return path;  // at an evaluation, just now
+  check_weights_agree();
+  const at::Tensor memory = memory_.slots.defined() ? all_rows(memory_.slots) : at::Tensor();
+  saved_step_ = step_;
+  if (!communicator_->leads()) return path;
   write_folder_atomically(path, [&](const std::string& folder) {
     checkpoint::save_model(folder, *model_, training_, tokenizer_.get());
     auto tensors = optimizer_->state();
-    if (memory_.slots.defined()) tensors.emplace_back("memory", memory_.slots);
+    if (memory.defined()) tensors.emplace_back("memory", memory);
     checkpoint::save_safetensors((fs::path(folder) / kOptimizer).string(), tensors);
-    write_json((fs::path(folder) / kState).string(), {{"format", 1},
-                                                      {"version", version()},
-                                                      {"global_step", step_},
-                                                      {"max_steps", options_.max_steps},
-                                                      {"tokens_seen", tokens_seen_},
-                                                      {"threads", thread_count()},
-                                                      {"lanes", lanes_->state()},
-                                                      {"options", options_to_json(options_)}});
+    Json state = {{"format", 1},
+                  {"version", version()},
+                  {"global_step", step_},
+                  {"max_steps", options_.max_steps},
+                  {"tokens_seen", tokens_seen_},
+                  {"threads", thread_count()},
+                  {"processes", communicator_->size()},
+                  {"lanes", lanes_->state()},
+                  {"options", options_to_json(options_)}};
+    if (best_.step > 0) state["best"] = {{"step", best_.step}, {"value", best_.value}, {"since", best_.since}};
+    write_json((fs::path(folder) / kState).string(), state);
   });
+  if (best_.step == step_) point_to_best();
   auto found = checkpoints_of(options_.output_dir);
+  std::erase_if(found, [&](const fs::path& one) { return step_of(one) == best_.step; });
   while (options_.save_total_limit > 0 && found.size() > static_cast<size_t>(options_.save_total_limit)) {
     std::error_code ignored;
     fs::remove_all(found.front(), ignored);
@@ -450,41 +704,76 @@ std::string Trainer::save() {
   return path;
 }
 
+void Trainer::load_weights(const std::string& path) {
+  const at::NoGradGuard no_grad;
+  const auto tensors = checkpoint::TensorSet::open(path);
+  std::map<std::string, at::Tensor> given;
+  for (const auto& name : tensors.names()) given[name] = tensors.tensor(name).clone();
+  checkpoint::fill_model(*model_, given, path,
+                         {.dtype = model_->dtype(), .device = checkpoint::device_named(options_.device)});
+}
+
 void Trainer::resume_from(const std::string& path) {
   const std::string state_path = (fs::path(path) / kState).string();
   const Json state = read_json(state_path);
   const Json now = options_to_json(options_);
-  static const std::vector<std::string> kFree = {
-      "max_steps",  "output_dir",    "cache_dir",      "export_dir", "export_dtype",     "resume",    "logging_steps",
-      "eval_steps", "eval_segments", "eval_documents", "save_steps", "save_total_limit", "tokenizer", "model"};
-  if (state.contains("options")) {
+  static const std::vector<std::string> kFree = {"max_steps",
+                                                 "output_dir",
+                                                 "cache_dir",
+                                                 "export_dir",
+                                                 "export_dtype",
+                                                 "resume",
+                                                 "logging_steps",
+                                                 "eval_steps",
+                                                 "eval_segments",
+                                                 "eval_documents",
+                                                 "save_steps",
+                                                 "save_total_limit",
+                                                 "tokenizer",
+                                                 "model",
+                                                 "load_best_model_at_end",
+                                                 "metric_for_best_model",
+                                                 "early_stopping_patience",
+                                                 "early_stopping_threshold",
+                                                 "peer_timeout",
+                                                 "loss_table_mib"};
+  if (state.contains("options") && communicator_->leads()) {
     for (const auto& [key, value] : state.at("options").items()) {
       if (std::find(kFree.begin(), kFree.end(), key) != kFree.end() || !now.contains(key) || now.at(key) == value)
         continue;
       spdlog::warn("warning: {} was {} when the run was started and is {} now", key, value.dump(), now.at(key).dump());
     }
   }
-  if (const int64_t threads = json_int(state, "threads", state_path); threads != thread_count()) {
+  if (const int64_t threads = json_int(state, "threads", state_path);
+      threads != thread_count() && communicator_->leads()) {
     spdlog::warn(
         "warning: the checkpoint was made with {} threads, now there are {}: the run goes on, but not bit for bit",
         threads, thread_count());
   }
-  {
-    const at::NoGradGuard no_grad;
-    const auto tensors = checkpoint::TensorSet::open(path);
-    std::map<std::string, at::Tensor> given;
-    for (const auto& name : tensors.names()) given[name] = tensors.tensor(name).clone();
-    checkpoint::fill_model(*model_, given, path,
-                           {.dtype = at::kFloat, .device = checkpoint::device_named(options_.device)});
+  if (const int64_t processes = state.value("processes", int64_t{1});
+      processes != communicator_->size() && communicator_->leads()) {
+    spdlog::warn(
+        "warning: the checkpoint was made by {} processes, now there are {}: the run goes on, but not bit for bit",
+        processes, communicator_->size());
   }
+  load_weights(path);
   const auto file = checkpoint::Safetensors::open((fs::path(path) / kOptimizer).string());
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const auto& info : file.tensors()) tensors.emplace_back(info.name, file.tensor(info.name));
   optimizer_->load(tensors, file.path());
-  if (memory_.slots.defined()) memory_.slots = file.tensor("memory").clone().to(model_->shared->weight.device());
+  if (memory_.slots.defined())
+    memory_.slots = own_rows(file.tensor("memory").clone()).to(model_->shared->weight.device());
   lanes_->restore(state.at("lanes"));
   step_ = json_int(state, "global_step", state_path);
   tokens_seen_ = json_int(state, "tokens_seen", state_path);
+  saved_step_ = step_;
+  if (state.contains("best")) {
+    const Json& best = state.at("best");
+    best_ = {.step = json_int(best, "step", state_path),
+             .value = best.value("value", 0.0),
+             .since = json_int(best, "since", state_path)};
+  }
+  if (!communicator_->leads()) return;
   // Lines written after the checkpoint belong to steps that are done again.
   const fs::path metrics = fs::path(options_.output_dir) / "metrics.jsonl";
   if (fs::exists(metrics)) {

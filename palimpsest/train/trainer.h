@@ -11,6 +11,7 @@
 #include "palimpsest/data/corpus.h"
 #include "palimpsest/train/evaluate.h"
 #include "palimpsest/train/optimizer.h"
+#include "palimpsest/train/parallel.h"
 
 namespace palimpsest::train {
 
@@ -50,15 +51,25 @@ struct TrainOptions {
   ModelOptions model;
   data::SegmentOptions segments{.segment = 32, .overlap = 0};
   TaskOptions tasks;
-  int64_t lanes = 16, accumulation = 1, time_horizon = 2;
+  int64_t lanes = 16, accumulation = 1, time_horizon = 2, time_overlap = 0;
+  bool memory_replay = false;
   int64_t max_steps = 2000, auxiliary_steps = 0;
   std::string step_weights = "uniform";
+  double label_smoothing_factor = 0;
+  bool freeze_embeddings = false;
+  int64_t loss_table_mib = 64;
   OptimizerOptions optimizer;
-  std::string device = "cpu";
+  std::string device = "cpu", dtype = "float32";
+  bool bf16 = false;
   int64_t seed = 0;
   std::string output_dir = "runs/latest";
   int64_t logging_steps = 20, eval_steps = 200, eval_segments = 4, eval_documents = 32, save_steps = 500,
           save_total_limit = 2;
+  bool load_best_model_at_end = false;
+  std::string metric_for_best_model = "loss";
+  int64_t early_stopping_patience = 0;
+  double early_stopping_threshold = 0;
+  double peer_timeout = 60;
   std::string cache_dir, export_dir, export_dtype = "float32";
   bool resume = true;
   static void fields(auto& o, auto&& field) {
@@ -70,18 +81,34 @@ struct TrainOptions {
     field("model_options", o.model, "");
     field("segments", o.segments, "");
     field("task_options", o.tasks, "");
-    field("lanes", o.lanes, "documents read side by side in one micro-batch");
+    field("lanes", o.lanes,
+          "documents read side by side in one micro-batch; processes share them out, each taking as many");
     field("accumulation", o.accumulation,
           "micro-batches of one optimiser step; lanes * accumulation documents are read side by side");
-    field("time_horizon", o.time_horizon, "segments that gradients flow back through");
+    field("time_horizon", o.time_horizon, "segments that gradients flow back through (1 to 8 are usual)");
+    field("time_overlap", o.time_overlap, "of those, the segments that the next optimiser step reads again");
+    field("memory_replay", o.memory_replay,
+          "keep the activations of one segment of the horizon at a time and compute the others again: the same "
+          "gradients, "
+          "less memory, more time");
     field("max_steps", o.max_steps, "optimiser steps");
     field(
         "auxiliary_steps", o.auxiliary_steps,
         "first steps that train the auxiliary target alone, at horizon 1: reading and writing come before remembering");
     field("step_weights", o.step_weights,
           "weight of each step of a horizon: uniform | pow2 (the authors') | token (all targets alike)");
+    field("label_smoothing_factor", o.label_smoothing_factor,
+          "share of each training target that is spread over the whole vocabulary; evaluation knows none");
+    field("freeze_embeddings", o.freeze_embeddings,
+          "leave word and position embeddings as they are (and with tied words the output table)");
+    field("loss_table_mib", o.loss_table_mib,
+          "a larger table of logits [tokens, vocabulary] is never built: the loss takes it in parts of this many MiB");
     field("optimizer", o.optimizer, "");
     field("device", o.device, "cpu | cuda");
+    field("dtype", o.dtype, "of weights and optimiser: float32 | float64 (to check gradients)");
+    field("bf16", o.bf16,
+          "matrix products in bfloat16, weights in float32; slower on a CPU without AMX or AVX512-bf16 (see "
+          "docs/training.md)");
     field("seed", o.seed, "of everything random");
     field("output_dir", o.output_dir, "folder of the run");
     field("logging_steps", o.logging_steps, "optimiser steps between two lines of metrics.jsonl");
@@ -89,7 +116,16 @@ struct TrainOptions {
     field("eval_documents", o.eval_documents, "held-out documents that such an evaluation reads");
     field("eval_segments", o.eval_segments, "first segments of each of them");
     field("save_steps", o.save_steps, "optimiser steps between two checkpoints; 0: at the end only");
-    field("save_total_limit", o.save_total_limit, "checkpoints that are kept");
+    field("save_total_limit", o.save_total_limit, "newest checkpoints that are kept, beside the best one; 0: all");
+    field("load_best_model_at_end", o.load_best_model_at_end,
+          "keep the checkpoint with the best evaluation (checkpoint-best points to it) and end, and export, with it");
+    field("metric_for_best_model", o.metric_for_best_model,
+          "what is compared: loss | recovered (over all tasks), or of one task: recall.loss, recall:2.recovered");
+    field("early_stopping_patience", o.early_stopping_patience,
+          "stop after that many evaluations without a better one; 0: never");
+    field("early_stopping_threshold", o.early_stopping_threshold, "what counts as better must be so by more than this");
+    field("peer_timeout", o.peer_timeout,
+          "of several processes: seconds without a sign of life after which one counts as dead");
     field("cache_dir", o.cache_dir, "where token ids are cached; empty: OUTPUT_DIR/cache");
     field("export_dir", o.export_dir,
           "where a model folder without training state is written at the end; empty: nowhere");
@@ -110,14 +146,18 @@ struct TrainHooks {
 class Trainer {
  public:
   /// Prepares everything: text, vocabulary, token ids, model, optimiser; resumes where output_dir holds a checkpoint.
-  explicit Trainer(TrainOptions options, TrainHooks hooks = {});
+  /// With several processes all make the same calls; the first one writes all files and calls on_step and
+  /// on_evaluation, and what one is interrupted by interrupts all.
+  explicit Trainer(TrainOptions options, TrainHooks hooks = {},
+                   std::shared_ptr<Communicator> communicator = single_process());
   ~Trainer();
 
-  /// Trains up to max_steps (or until interrupted, which saves first). Returns the summary.
+  /// Trains up to max_steps, until interrupted (which saves first), or until the evaluations no longer improve. Returns
+  /// the summary.
   Json run();
   /// One optimiser step; returns the mean loss of its targets.
   double step();
-  /// Writes checkpoint-STEP and drops the oldest beyond save_total_limit; returns its path.
+  /// Writes checkpoint-STEP and drops the oldest beyond save_total_limit, but never the best; returns its path.
   std::string save();
 
   int64_t steps_done() const { return step_; }
@@ -136,6 +176,8 @@ class Trainer {
   std::string describe(int64_t items) const;
   /// The last step's metrics.
   const Json& metrics() const { return metrics_; }
+  /// The checkpoint with the best evaluation, or "" where none is kept.
+  std::string best_checkpoint() const;
 
  private:
   void prepare_tokenizer_and_corpus();
@@ -143,7 +185,19 @@ class Trainer {
   void export_model() const;
   Json split_names() const;  ///< what split.json holds
   void resume_from(const std::string& checkpoint);
+  void load_weights(const std::string& checkpoint);
   Json evaluate();
+  /// Whether the best evaluation is looked for, and what to do with one more.
+  bool seeks_best() const;
+  bool note_evaluation(const Json& evaluation);
+  void point_to_best() const;
+  bool patience_is_over() const;
+  /// This process's part of rows that belong to lanes, [lanes * accumulation, ..] -> [own, ..], and all of them from
+  /// everybody's.
+  at::Tensor own_rows(const at::Tensor& rows) const;
+  at::Tensor all_rows(const at::Tensor& rows) const;
+  int64_t own_lanes() const { return options_.lanes / communicator_->size(); }  ///< of one micro-batch
+  void check_weights_agree();
   void write_metrics(const Json& line);
   bool auxiliary_only() const { return step_ < options_.auxiliary_steps; }
 
@@ -158,8 +212,16 @@ class Trainer {
   std::optional<BatchMaker> maker_;
   std::optional<data::Lanes> lanes_;
   std::optional<AdamW> optimizer_;
-  memory::Memory memory_;  ///< [lanes * accumulation, M, E], values only
-  int64_t step_ = 0, tokens_seen_ = 0;
+  std::shared_ptr<Communicator> communicator_;
+  std::unique_ptr<GradientSum> gradients_;  ///< of several processes
+  memory::Memory memory_;                   ///< [own lanes * accumulation, M, E], values only
+  int64_t step_ = 0, tokens_seen_ = 0, saved_step_ = -1;
+  /// The best evaluation so far: its step (0: none), its value, and the evaluations since.
+  struct Best {
+    int64_t step = 0;
+    double value = 0;
+    int64_t since = 0;
+  } best_;
   Json metrics_;
 };
 

@@ -195,7 +195,8 @@ TEST(Trainer, ItsCheckpointIsAModelFolder) {
   EXPECT_TRUE(loaded.training.has("recall:2"));
   EXPECT_TRUE(loaded.training.has("next"));
   EXPECT_NE(loaded.training.task("recall").start_id, loaded.training.task("next").start_id);
-  EXPECT_EQ(loaded.tokenizer()->token_of(static_cast<int32_t>(loaded.training.task("recall:2").start_id)), "<recall:2>");
+  EXPECT_EQ(loaded.tokenizer()->token_of(static_cast<int32_t>(loaded.training.task("recall:2").start_id)),
+            "<recall:2>");
   EXPECT_THROW(loaded.training.task("respond"), Error);
   const auto left = checkpoint::named_tensors(trainer.model()), right = checkpoint::named_tensors(*loaded.model);
   for (size_t i = 0; i < left.size(); ++i) expect_identical(right[i].second, left[i].second, left[i].first);
