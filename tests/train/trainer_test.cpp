@@ -222,8 +222,162 @@ TEST(Trainer, SaysWhatIsWrongWithARecipe) {
   EXPECT_NE(message([](auto& o) { o.corpus.data = {"/nowhere.txt"}; }).find("/nowhere.txt"), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.step_weights = "linear"; }).find("step_weights is \"linear\""), std::string::npos);
   EXPECT_NE(message([](auto& o) { o.model.heads = 3; }).find("3 heads do not divide the width 16"), std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.time_overlap = 3; }).find("time_overlap is 3 at a time_horizon of 3"),
+            std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.label_smoothing_factor = 1; }).find("label_smoothing_factor is 1"),
+            std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.early_stopping_patience = 2; }).find("need evaluations"), std::string::npos);
+  EXPECT_NE(message([](auto& o) {
+              o.early_stopping_patience = 2;
+              o.eval_steps = 1;
+              o.metric_for_best_model = "recal.loss";
+            }).find("no evaluation gives recal.loss"),
+            std::string::npos);
   EXPECT_NE(message([](auto& o) { o.optimizer.lr_scheduler_type = "step"; }).find("lr_scheduler_type is \"step\""),
             std::string::npos);
+}
+
+TEST(Trainer, MemoryReplayTrainsTheSameModel) {  // FR-68, with dropout
+  const test::TemporaryFolder folder;
+  std::vector<std::unique_ptr<Trainer>> trainers;
+  for (const bool replay : {false, true}) {
+    TrainOptions options = small_options(folder, fmt::format("run-{}", replay));
+    options.memory_replay = replay;
+    options.dtype = "float64";
+    trainers.push_back(std::make_unique<Trainer>(options));
+    for (int step = 0; step < 5; ++step) trainers.back()->step();
+  }
+  const auto left = checkpoint::named_tensors(trainers[0]->model()),
+             right = checkpoint::named_tensors(trainers[1]->model());
+  for (size_t i = 0; i < left.size(); ++i) expect_close(right[i].second, left[i].second, 1e-10, left[i].first);
+  EXPECT_NEAR(trainers[1]->metrics()["loss"].get<double>(), trainers[0]->metrics()["loss"].get<double>(), 1e-10);
+}
+
+TEST(Trainer, OverlappingHorizonsReadSegmentsAgainAndResumeExactly) {
+  const test::TemporaryFolder folder;
+  TrainOptions whole = small_options(folder, "whole");
+  whole.time_overlap = 2;  // of 3
+  whole.auxiliary_steps = 0;
+  Trainer unbroken(whole);
+  double before = 0;
+  for (int step = 0; step < 6; ++step) {
+    unbroken.step();
+    const double progress = unbroken.metrics()["epoch"].get<double>();
+    if (step > 0) EXPECT_GT(progress, before);
+    before = progress;
+  }
+  TrainOptions plain = small_options(folder, "plain");
+  plain.auxiliary_steps = 0;
+  plain.time_horizon = 1;
+  Trainer one_at_a_time(plain);
+  for (int step = 0; step < 6; ++step) one_at_a_time.step();
+  EXPECT_DOUBLE_EQ(before, one_at_a_time.metrics()["epoch"].get<double>());  // each step goes one segment on
+
+  TrainOptions parts = whole;
+  parts.output_dir = folder.path("parts");
+  {
+    Trainer first(parts);
+    for (int step = 0; step < 3; ++step) first.step();
+    first.save();
+  }
+  Trainer second(parts);
+  for (int step = 0; step < 3; ++step) second.step();
+  expect_same_weights(unbroken, second);
+}
+
+TEST(Trainer, FrozenEmbeddingsStayAsTheyAre) {
+  const test::TemporaryFolder folder;
+  TrainOptions options = small_options(folder, "run");
+  options.freeze_embeddings = true;
+  Trainer trainer(options);
+  std::map<std::string, at::Tensor> before;
+  for (const auto& entry : trainer.model().named_parameters()) before[entry.key()] = entry.value().detach().clone();
+  for (int step = 0; step < 4; ++step) trainer.step();
+  int frozen = 0;
+  for (const auto& entry : trainer.model().named_parameters()) {
+    const bool embedding = entry.key() == "shared.weight" || entry.key().find("embed_positions") != std::string::npos;
+    frozen += embedding;
+    if (embedding) expect_identical(entry.value(), before[entry.key()], entry.key());
+    if (entry.key().find("fc1.weight") != std::string::npos) EXPECT_FALSE(entry.value().equal(before[entry.key()]));
+  }
+  EXPECT_EQ(frozen, 3);
+  trainer.save();
+  EXPECT_EQ(Trainer(options).steps_done(), 4);
+}
+
+TEST(Trainer, TheLossInPartsTrainsTheSameModel) {
+  const test::TemporaryFolder folder;
+  std::vector<std::unique_ptr<Trainer>> trainers;
+  for (const int64_t vocabulary : {290, 2000}) {  // rows of words that never occur make the table large
+    for (const int64_t mib : {1, 64}) {
+      TrainOptions options = small_options(folder, fmt::format("run-{}-{}", vocabulary, mib));
+      options.label_smoothing_factor = 0.1;
+      options.lanes = 24;
+      options.segments.segment = 32;
+      options.new_tokenizer.vocab_size = vocabulary;
+      options.loss_table_mib = mib;
+      options.dtype = "float64";
+      trainers.push_back(std::make_unique<Trainer>(options));
+      for (int step = 0; step < 3; ++step) trainers.back()->step();
+    }
+    const auto& parts = *trainers[trainers.size() - 2];
+    EXPECT_NEAR(parts.metrics()["loss"].get<double>(), trainers.back()->metrics()["loss"].get<double>(), 1e-10);
+    EXPECT_NEAR(parts.metrics()["grad_norm"].get<double>(), trainers.back()->metrics()["grad_norm"].get<double>(),
+                1e-10);
+  }
+}
+
+TEST(Trainer, StopsEarlyAndKeepsTheBestCheckpoint) {
+  const test::TemporaryFolder folder;
+  TrainOptions options = small_options(folder, "run");
+  options.tasks.tasks = {{"denoise", 1.0}};
+  options.auxiliary_steps = 0;
+  options.max_steps = 200;
+  options.eval_steps = 2;
+  options.save_steps = 1;
+  options.save_total_limit = 2;
+  options.optimizer.warmup_steps = 0;
+  options.optimizer.learning_rate = 0.05;  // soon too much
+  options.optimizer.lr_scheduler_type = "constant";
+  options.early_stopping_patience = 3;
+  options.load_best_model_at_end = true;
+  std::map<int64_t, double> losses;
+  Trainer trainer(options, {.on_evaluation = [&](int64_t step, const Json& line) {
+                    losses[step] = line["eval"]["denoise"]["loss"].get<double>();
+                  }});
+  const Json summary = trainer.run();
+  EXPECT_TRUE(summary["stopped_early"].get<bool>());
+  const int64_t best = summary["best_step"].get<int64_t>();
+  for (const auto& [step, loss] : losses) EXPECT_GE(loss, losses.at(best)) << step;
+  EXPECT_EQ(summary["steps"].get<int64_t>(), best + 3 * options.eval_steps);
+  const std::string path = fmt::format("{}/checkpoint-{}", options.output_dir, best);
+  EXPECT_EQ(trainer.best_checkpoint(), path);
+  // The best one outlived the limit, and is found under its own name too; the model ends with its weights.
+  const auto loaded = checkpoint::load_model(options.output_dir + "/checkpoint-best");
+  const auto left = checkpoint::named_tensors(trainer.model()), right = checkpoint::named_tensors(*loaded.model);
+  for (size_t i = 0; i < left.size(); ++i) expect_identical(left[i].second, right[i].second, left[i].first);
+  EXPECT_EQ(newest_checkpoint(options.output_dir), summary["checkpoint"].get<std::string>());
+  // The same command has nothing more to do; with more patience it goes on.
+  EXPECT_EQ(Trainer(options).run()["steps"], summary["steps"]);
+  options.early_stopping_patience = 4;
+  EXPECT_GT(Trainer(options).run()["steps"].get<int64_t>(), summary["steps"].get<int64_t>());
+}
+
+TEST(Trainer, Bfloat16ProductsTrainToo) {
+  const test::TemporaryFolder folder;
+  std::vector<double> losses;
+  for (const auto& [bf16, replay] : {std::pair{false, false}, {true, false}, {true, true}}) {
+    TrainOptions options = small_options(folder, fmt::format("run-{}-{}", bf16, replay));
+    options.model.dropout = 0;
+    options.bf16 = bf16;
+    options.memory_replay = replay;
+    Trainer trainer(options);
+    for (int step = 0; step < 4; ++step) trainer.step();
+    losses.push_back(trainer.metrics()["loss"].get<double>());
+    EXPECT_EQ(trainer.model().shared->weight.scalar_type(), at::kFloat);
+  }
+  EXPECT_NEAR(losses[1], losses[0], 0.02 * losses[0]);
+  EXPECT_NEAR(losses[2], losses[0], 0.02 * losses[0]);
 }
 
 TEST(Trainer, M16WithoutItsMemoryNothingIsRecalledAndWithItSomethingIs) {
