@@ -238,8 +238,8 @@ class MpiCommunicator : public Communicator {
   }
 
   void listen() {
-    if (size_ > 1)
-      MPI_Irecv(&heard_byte_, 1, MPI_CHAR, static_cast<int>((rank_ + size_ - 1) % size_), 0, beats_, &ear_) != MPI_SUCCESS)
+    if (size_ > 1 && MPI_Irecv(&heard_byte_, 1, MPI_CHAR, static_cast<int>((rank_ + size_ - 1) % size_), 0, beats_,
+                               &ear_) != MPI_SUCCESS)
       fail("MPI lost the connection");
   }
 
