@@ -85,7 +85,7 @@ std::vector<WindowPair> truncate(int64_t text, int64_t pair, const Truncation& t
   const auto pairs =
       pair < 0 ? std::vector<Window>{{}} : windows_of(static_cast<size_t>(pair), pair_places, truncation, special);
   // The main pair first; then the order of the reference: each further window of the first text with all of the second,
-  // at last the first window with the others of the second.
+  // at last the first window with the others of the second. (Its RobertaProcessing lists some of these several times.)
   std::vector<WindowPair> windows = {{texts[0], pairs[0]}};
   for (size_t i = 1; i < texts.size(); ++i)
     for (const Window& other : pairs) windows.push_back({texts[i], other});

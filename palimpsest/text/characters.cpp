@@ -43,8 +43,8 @@ const UNormalizer2* normalizer(bool compatibility) {
   return instance;
 }
 
-/// Decompositions that came after Unicode 11 are unknown to the reference.
-constexpr int kNormalizationVersion = 11;
+/// Decompositions and combining classes that came after Unicode 9 are unknown to the reference.
+constexpr int kNormalizationVersion = 9;
 
 }  // namespace
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What normalizers and pre-tokenizers ask about one character. The reference tokenizers take these answers from tables
-// of several ages (Unicode 8 for categories, 11 for decompositions, the newest for case); so do these functions,
-// whichever version ICU has. Checked against the reference on every code point.
+// of several ages (Unicode 8 for BERT's categories, 9 for decompositions and combining marks, the newest for case); so
+// do these functions, whichever version ICU has. Checked against the reference on every code point.
 #pragma once
 
 #include <array>
