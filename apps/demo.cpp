@@ -91,8 +91,8 @@ Measured measured(std::shared_ptr<const data::Corpus> corpus, std::vector<data::
   spans = data::cut_for_lanes(std::move(spans), 16, nullptr);
   train::TaskOptions tasks = recipe.tasks;
   tasks.decoder_mask_rate = 0;
-  train::EvalData data{std::move(corpus), std::move(spans), recipe.segments};
-  train::BatchMaker maker(data.corpus, data.spans, data.segments, tasks, training.tasks, ids, 0);
+  train::EvalData data{std::move(corpus), std::move(spans), data::segment_plan(recipe.segments)};
+  train::BatchMaker maker(data.corpus, data.spans, data.plan, tasks, training.tasks, ids, 0);
   return {std::move(data), std::move(maker), name};
 }
 

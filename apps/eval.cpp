@@ -3,7 +3,7 @@
 #include "apps/command.h"
 #include "apps/model_flags.h"
 #include "palimpsest/core/log.h"
-#include "palimpsest/data/corpus.h"
+#include "palimpsest/data/dialogue_steps.h"
 #include "palimpsest/train/evaluate.h"
 
 namespace palimpsest::app {
@@ -13,12 +13,22 @@ namespace {
 struct EvalFlags {
   ModelFlags model;
   data::CorpusOptions corpus;
+  data::DialogueOptions dialogue;
+  generate::GenerationOptions generation;
+  std::string answers = "B";
+  int64_t replies = 0;
   std::string task, carry = "keep", cache_dir;
   int64_t batch = 16, segment = 0, overlap = 0, max_documents = 0, max_segments = 0;
   bool recall = false, json = false;
   static void fields(auto& o, auto&& field) {
     field("model", o.model, "");
     field("corpus", o.corpus, "");
+    field("dialogue", o.dialogue, "");
+    field("answers", o.answers, "of dialogues: whose turns are measured: B | A | both");
+    field("replies", o.replies,
+          "of dialogues: also write that many replies (0: none) and compare them with the real ones: word F1, "
+          "distinct-n");
+    field("generation", o.generation, "");
     field("task", o.task, "one of the model's tasks; the default is its first");
     field("carry", o.carry, "what happens to the memory between segments: keep | reset | other | off");
     field("batch", o.batch, "documents read side by side; does not change the results");
@@ -44,12 +54,23 @@ int run(const EvalFlags& flags) {
     training.tasks.push_back({"next", model.config().decoder_start_token_id, 0});
   }
   const checkpoint::Task& task = flags.task.empty() ? training.tasks.front() : training.task(flags.task);
-  train::EvalData data{data::prepare_corpus(flags.corpus, folder.need_tokenizer(), flags.cache_dir), {}, {}};
-  data.segments.segment = flags.segment > 0      ? flags.segment
+  const int64_t segment = flags.segment > 0      ? flags.segment
                           : training.segment > 0 ? training.segment
                                                  : model.config().max_position_embeddings / 2;
-  data.segments.overlap = flags.overlap;
-  data::check_segments(data.segments);
+  train::EvalData data;
+  if (task.name == "respond") {
+    data::DialogueReader reader(flags.corpus, flags.dialogue);
+    auto dialogues = data::prepare_dialogues(
+        reader, data::tokenize_with(folder.need_tokenizer()),
+        {.window = segment, .longest_write = model.config().max_position_embeddings - 1, .answers = flags.answers});
+    data = {dialogues.corpus, {}, data::given_plan(std::move(dialogues.steps), segment)};
+  } else {
+    if (flags.replies > 0)
+      throw usage_error(fmt::format("the task {} writes no replies", task.text()), "--replies", "leave it out");
+    data = {data::prepare_corpus(flags.corpus, folder.need_tokenizer(), flags.cache_dir),
+            {},
+            data::segment_plan({.segment = segment, .overlap = flags.overlap})};
+  }
   data.spans = data::whole_documents(*data.corpus);
   if (flags.max_documents > 0 && static_cast<int64_t>(data.spans.size()) > flags.max_documents)
     data.spans.resize(static_cast<size_t>(flags.max_documents));
@@ -57,7 +78,7 @@ int run(const EvalFlags& flags) {
   const auto ids = train::SpecialIds::of(model.config(), folder.tokenizer().get());
   train::TaskOptions options;
   options.tasks = {};
-  const train::BatchMaker maker(data.corpus, data.spans, data.segments, options, training.tasks, ids, 0);
+  const train::BatchMaker maker(data.corpus, data.spans, data.plan, options, training.tasks, ids, 0);
   watch_interrupts();
   const train::WalkOptions walk{
       .carry = carry, .batch = flags.batch, .max_segments = flags.max_segments, .stop = interrupted};
@@ -66,21 +87,28 @@ int run(const EvalFlags& flags) {
     throw input_error(
         fmt::format("the text holds nothing to measure for the task {}", task.text()), flags.corpus.data.front(),
         fmt::format("a document needs at least two segments of {} tokens; give a longer text or a smaller --segment",
-                    data.segments.segment));
+                    segment));
   }
   Json json = loss.to_json();
   json["task"] = task.text();
   json["carry"] = flags.carry;
   json["documents"] = data.spans.size();
-  json["segment"] = data.segments.segment;
+  json["segment"] = segment;
   if (flags.recall)
     json["recall"] = evaluate_recall(model, data, maker, task, ids, folder.tokenizer().get(), walk).to_json();
+  if (flags.replies > 0) {
+    auto generation = flags.generation;
+    if (generation.max_new_tokens < 0 && generation.max_length < 0) generation.max_new_tokens = 40;
+    json["replies"] =
+        train::evaluate_replies(model, data, maker, task, folder.need_tokenizer(), generation, walk, flags.replies)
+            .to_json();
+  }
   if (flags.json) {
     print_json(json);
     return interrupted() ? 1 : 0;
   }
   print_line(fmt::format("task {}, memory {}, {} documents, {} segments of {} tokens", task.text(), flags.carry,
-                         data.spans.size(), loss.segments, data.segments.segment));
+                         data.spans.size(), loss.segments, segment));
   print_line(fmt::format("  targets        {:>12}   total nll {:.3f} (summed over documents, each from its own start)",
                          loss.total.targets, loss.total.nll));
   print_line(fmt::format("  perplexity     {:>12.4f} per token, {:.4f} per word, {:.4f} per byte ({:.4f} bits)",
@@ -93,7 +121,22 @@ int run(const EvalFlags& flags) {
                            100 * recall["share"].get<double>(), recall["tokens"].get<int64_t>(),
                            recall["exact_segments"].get<int64_t>(), recall["segments"].get<int64_t>()));
   }
-  print_line("  by the segment's place in its document:");
+  if (json.contains("interval")) {
+    print_line(fmt::format("  perplexity     {:>12.4f} to {:.4f}, 95 % of bootstrap draws of {} documents",
+                           json["interval"]["ppl"][0].get<double>(), json["interval"]["ppl"][1].get<double>(),
+                           json["interval"]["documents"].get<int64_t>()));
+  }
+  if (json.contains("replies")) {
+    const Json& replies = json["replies"];
+    print_line(
+        fmt::format("  replies        {:>12}   word F1 {:.4f} ({:.4f} to {:.4f}), distinct-1 {:.4f}, distinct-2 {:.4f}",
+                    replies["count"].get<int64_t>(), replies["f1"].get<double>(),
+                    replies["f1_interval"][0].get<double>(), replies["f1_interval"][1].get<double>(),
+                    replies["distinct_1"].get<double>(), replies["distinct_2"].get<double>()));
+    for (const Json& example : replies["examples"])
+      print_line(fmt::format("    said {}, wanted {}", example["reply"].dump(), example["reference"].dump()));
+  }
+  print_line("  by the step's place in its document:");
   // Places are grouped in powers of two: 0, 1, 2-3, 4-7, …
   for (int64_t first = 0, last = 0; !loss.by_segment.empty() && first <= loss.by_segment.rbegin()->first;
        first = last + 1, last = 2 * first - 1) {

@@ -34,12 +34,14 @@ TokenizedDialogue document_of(const Dialogue& dialogue, const TokenizeFunction& 
     const Turn& turn = dialogue.turns[i];
     const bool answers = options.answers == "both" ? true : turn.role == options.answers;
     if (answers && !document.history.empty()) {
-      const auto reply = tokenize.encode(turn.text);
+      auto reply = tokenize.encode(turn.text);
+      if (options.longest_write > 0 && static_cast<int64_t>(reply.size()) > options.longest_write)
+        reply.resize(static_cast<size_t>(options.longest_write));
       const auto end = static_cast<int64_t>(document.history.size());
       const auto begin = static_cast<int64_t>(document.replies.size());
       document.steps.push_back({.read = {.begin = std::max<int64_t>(0, end - room), .end = end},
                                 .write = {.begin = begin, .end = begin + static_cast<int64_t>(reply.size())},
-                                .turn = static_cast<int64_t>(i),
+                                .place = static_cast<int64_t>(i),
                                 .session = turn.session});
       add(document.replies, reply);
     }

@@ -11,22 +11,17 @@
 #include "palimpsest/data/corpus.h"
 #include "palimpsest/data/dialogue.h"
 #include "palimpsest/data/split.h"
+#include "palimpsest/data/step_plan.h"
 
 namespace palimpsest::data {
 
 /// How a turn is written in a history: "A: text", then a blank line.
 std::string turn_text(const std::string& role, const std::string& text);
 
-/// What one step reads and writes, as tokens of its document.
-struct Step {
-  Span read;                      ///< the end of the history, everything before the turn at most
-  Span write;                     ///< the turn's own text, without role and blank line
-  int64_t turn = 0, session = 1;  ///< number of the turn in its dialogue, from 0, and its session
-};
-
 struct DialogueStepOptions {
   int64_t window = 128;         ///< tokens of a row with its bos and eos: at most window - 2 of the history
   bool authors_window = false;  ///< the authors' slice, which keeps two more (rows of window + 2 tokens)
+  int64_t longest_write = 0;    ///< tokens of an answer at most, the rest is cut off; 0: all
   std::string answers = "B";    ///< whose turns are written; "both": everybody's but the first
 };
 
@@ -34,9 +29,11 @@ struct DialogueStepOptions {
 /// turn's text stands once more behind the history, as a model writes it (no space before, no role).
 struct DialogueCorpus {
   std::shared_ptr<const Corpus> corpus;
-  std::vector<std::vector<Step>> steps;  ///< by document, in order
-  std::vector<std::string> names;        ///< by document: "PATH:LINE"
-  int64_t left_out = 0;                  ///< dialogues without a turn to write
+  /// By document, in order. A step reads the end of the history, writes the turn's own text without role and blank
+  /// line, and has the turn's number, from 0, as its place.
+  std::vector<std::vector<Step>> steps;
+  std::vector<std::string> names;  ///< by document: "PATH:LINE"
+  int64_t left_out = 0;            ///< dialogues without a turn to write
 };
 
 /// Reads all dialogues of a reader. Errors: those of the reader; an input error where there is no step at all.

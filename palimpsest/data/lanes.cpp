@@ -9,12 +9,9 @@
 
 namespace palimpsest::data {
 
-Lanes::Lanes(std::shared_ptr<const Corpus> corpus, std::vector<Span> spans, LaneOptions options)
-    : corpus_(std::move(corpus)),
-      spans_(std::move(spans)),
-      options_(options),
-      segments_{.segment = options.segment, .overlap = options.overlap} {
-  check_segments(segments_);
+Lanes::Lanes(std::shared_ptr<const Corpus> corpus, std::vector<Span> spans, std::shared_ptr<const StepPlan> plan,
+             LaneOptions options)
+    : corpus_(std::move(corpus)), spans_(std::move(spans)), plan_(std::move(plan)), options_(options) {
   if (options_.lanes < 1) throw usage_error(fmt::format("{} lanes", options_.lanes), "", "at least one is needed");
   std::erase_if(spans_, [](const Span& span) { return span.size() <= 0; });
   if (spans_.empty())
@@ -23,10 +20,15 @@ Lanes::Lanes(std::shared_ptr<const Corpus> corpus, std::vector<Span> spans, Lane
     if (span.begin < 0 || span.end > static_cast<int64_t>(corpus_->tokens(span.document).size())) {
       throw internal_error(fmt::format("tokens {} to {} of {}", span.begin, span.end, corpus_->name(span.document)));
     }
-    items_per_epoch_ += segment_count(span.size(), segments_);
+    items_per_epoch_ += count(span);
   }
   places_.resize(static_cast<size_t>(options_.lanes));
   start_epoch(0);
+}
+
+int64_t Lanes::count(const Span& span) const {
+  const int64_t all = plan_->count(span);
+  return options_.max_steps > 0 ? std::min(all, options_.max_steps) : all;
 }
 
 void Lanes::start_epoch(int64_t epoch) {
@@ -54,7 +56,7 @@ bool Lanes::refill(Place& place) {
 
 LaneItem Lanes::take(Place& place) {
   const Span& span = spans_[static_cast<size_t>(place.span)];
-  const Span part = segment_of(span, place.segment, segments_);
+  const Span part = plan_->step(span, place.segment).read;
   LaneItem item{
       .idle = false,
       .reset = place.segment == 0,
@@ -62,7 +64,7 @@ LaneItem Lanes::take(Place& place) {
       .segment = place.segment,
       .tokens =
           corpus_->tokens(span.document).subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.size())),
-      .last = part.end == span.end,
+      .last = place.segment + 1 == count(span),
       .span = place.span,
       .begin = part.begin,
       .epoch = place.epoch};
@@ -87,8 +89,8 @@ std::vector<LaneItem> Lanes::next() {
 double Lanes::progress() const { return static_cast<double>(given_) / static_cast<double>(items_per_epoch_); }
 
 std::string Lanes::fingerprint() const {
-  uint64_t key =
-      random_key(options_.seed, options_.lanes, options_.segment, options_.overlap, options_.shuffle, options_.repeat);
+  uint64_t key = random_key(options_.seed, options_.lanes, options_.max_steps, options_.shuffle, options_.repeat);
+  for (const char c : plan_->fingerprint()) key = random_key(key, static_cast<unsigned char>(c));
   for (const Span& span : spans_) key = random_key(key, span.document, span.begin, span.end);
   return fmt::format("{:016x}-{}", key, corpus_->fingerprint());
 }
@@ -118,7 +120,7 @@ void Lanes::restore(const Json& state) {
   const auto count = static_cast<int64_t>(spans_.size());
   const auto is_good = [&](const Place& place) {
     return place.span >= -1 && place.span < count && place.segment >= 0 &&
-           (place.span < 0 || place.segment < segment_count(spans_[static_cast<size_t>(place.span)].size(), segments_));
+           (place.span < 0 || place.segment < this->count(spans_[static_cast<size_t>(place.span)]));
   };
   if (epoch < 0 || queue < 0 || queue > count || given < 0 || places.size() != places_.size() ||
       !std::all_of(places.begin(), places.end(), is_good)) {

@@ -9,8 +9,8 @@
 
 #include "palimpsest/core/json.h"
 #include "palimpsest/data/corpus.h"
-#include "palimpsest/data/segments.h"
 #include "palimpsest/data/split.h"
+#include "palimpsest/data/step_plan.h"
 
 namespace palimpsest::data {
 
@@ -19,8 +19,8 @@ struct LaneItem {
   bool idle = true;                 ///< nothing to read: no targets, no loss
   bool reset = true;                ///< the first segment of a document, and every idle item: the memory starts anew
   int64_t document = -1;            ///< index into the corpus; -1 when idle
-  int64_t segment = 0;              ///< index of the segment in its span
-  std::span<const int32_t> tokens;  ///< [1..segment length]; lies in the corpus
+  int64_t segment = 0;              ///< index of the step in its span
+  std::span<const int32_t> tokens;  ///< what is read, [1..the plan's window]; lies in the corpus
   bool last = false;                ///< the last segment of its span
   int64_t span = -1;                ///< index into the spans the lanes were made of; -1 when idle
   int64_t begin = 0;                ///< position of tokens[0] in the document
@@ -28,10 +28,9 @@ struct LaneItem {
 };
 
 struct LaneOptions {
-  int64_t lanes = 1;  // B
-  int64_t segment = 512;
-  int64_t overlap = 0;   // tokens a segment shares with the one before
-  bool shuffle = false;  // order of the documents: permutation(seed, epoch); else as given
+  int64_t lanes = 1;      // B
+  int64_t max_steps = 0;  // first steps of each document alone; 0: all
+  bool shuffle = false;   // order of the documents: permutation(seed, epoch); else as given
   uint64_t seed = 0;
   bool repeat = false;  // epochs one after another: lanes never wait for each other and are never idle
 };
@@ -41,8 +40,9 @@ struct LaneOptions {
 /// follows from the options and the number of steps taken.
 class Lanes {
  public:
-  /// Spans without tokens are left out. Usage error for lanes < 1, a bad segment or overlap, or no spans.
-  Lanes(std::shared_ptr<const Corpus> corpus, std::vector<Span> spans, LaneOptions options);
+  /// Spans without tokens are left out. Usage error for lanes < 1 or no spans.
+  Lanes(std::shared_ptr<const Corpus> corpus, std::vector<Span> spans, std::shared_ptr<const StepPlan> plan,
+        LaneOptions options);
 
   /// One item per lane, [B]. Without repeat, empty once all lanes would be idle in the same step.
   std::vector<LaneItem> next();
@@ -68,12 +68,13 @@ class Lanes {
   bool refill(Place& place);
   LaneItem take(Place& place);
   void start_epoch(int64_t epoch);
+  int64_t count(const Span& span) const;
   std::string fingerprint() const;
 
   std::shared_ptr<const Corpus> corpus_;
   std::vector<Span> spans_;
+  std::shared_ptr<const StepPlan> plan_;
   LaneOptions options_;
-  SegmentOptions segments_;
   std::vector<int64_t> order_;  ///< of this epoch
   int64_t epoch_ = 0, queue_ = 0, items_per_epoch_ = 0, given_ = 0;
   std::vector<Place> places_;

@@ -7,6 +7,8 @@
 
 #include "palimpsest/core/error.h"
 #include "palimpsest/generate/greedy.h"
+#include "palimpsest/generate/model_decoder.h"
+#include "palimpsest/generate/search.h"
 #include "palimpsest/nn/loss.h"
 
 namespace palimpsest::train {
@@ -35,18 +37,6 @@ std::string carry_name(Carry carry) {
 
 namespace {
 
-/// The spans, cut short where only their first segments are wanted.
-std::vector<data::Span> wanted_spans(const EvalData& data, int64_t max_segments) {
-  std::vector<data::Span> spans = data.spans;
-  if (max_segments > 0) {
-    for (data::Span& span : spans) {
-      const int64_t count = data::segment_count(span.size(), data.segments);
-      if (count > max_segments) span.end = data::segment_of(span, max_segments - 1, data.segments).end;
-    }
-  }
-  return spans;
-}
-
 void check_memory(const memory::Memory& memory, const SegmentBatch& batch) {
   if (!memory.slots.defined() || memory.slots.isfinite().all().item<bool>()) return;
   for (size_t lane = 0; lane < batch.items.size(); ++lane) {
@@ -63,7 +53,7 @@ void walk(const models::BartModel& model, const EvalData& data, const WalkOption
           const std::function<SegmentBatch(std::vector<data::LaneItem>)>& make,
           const std::function<void(const SegmentBatch&, const models::EncoderOutput&)>& each) {
   const at::NoGradGuard no_grad;
-  const std::vector<data::Span> spans = wanted_spans(data, options.max_segments);
+  const std::vector<data::Span>& spans = data.spans;
   const auto device = model.shared->weight.device();
 
   at::Tensor left_behind;  // [spans, M, E]: what each document's reading left at its end
@@ -84,10 +74,9 @@ void walk(const models::BartModel& model, const EvalData& data, const WalkOption
     });
   }
 
-  data::Lanes lanes(data.corpus, spans,
+  data::Lanes lanes(data.corpus, spans, data.plan,
                     {.lanes = std::min<int64_t>(options.batch, static_cast<int64_t>(spans.size())),
-                     .segment = data.segments.segment,
-                     .overlap = data.segments.overlap});
+                     .max_steps = options.max_segments});
   memory::Memory memory;
   for (;;) {
     if (options.stop && options.stop()) return;
@@ -130,6 +119,13 @@ Json LossReport::to_json() const {
       {"bytes", bytes},
       {"byte_ppl", per(bytes)},
       {"bits_per_byte", bytes > 0 ? Json(total.nll / static_cast<double>(bytes) / std::numbers::ln2) : Json()}};
+  if (documents.size() > 1) {
+    const Interval interval = bootstrap_mean(documents);
+    json["interval"] = {{"level", 0.95},
+                        {"documents", documents.size()},
+                        {"nll_per_target", {interval.low, interval.high}},
+                        {"ppl", {std::exp(interval.low), std::exp(interval.high)}}};
+  }
   for (const auto& [segment, sum] : by_segment)
     json["by_segment"].push_back(
         {{"segment", segment}, {"targets", sum.targets}, {"nll", sum.nll}, {"ppl", sum.perplexity()}});
@@ -167,10 +163,13 @@ LossReport evaluate_loss(const models::BartModel& model, const EvalData& data, c
           report.bytes += static_cast<int64_t>(text.size());
           const auto white = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
           for (size_t i = 0; i < text.size(); ++i)
-            report.words += !white(text[i]) && (i > 0 ? white(text[i - 1]) : item.segment == 0);
+            report.words += !white(text[i]) && (i > 0 ? white(text[i - 1]) : item.segment == 0 || data.plan->framed());
         }
       });
-  for (const auto& [span, sum] : by_span) report.total.targets += sum.targets, report.total.nll += sum.nll;
+  for (const auto& [span, sum] : by_span) {
+    report.total.targets += sum.targets, report.total.nll += sum.nll;
+    report.documents.push_back({sum.nll, static_cast<double>(sum.targets)});
+  }
   for (const auto& [segment, spans] : by_segment) {
     for (const auto& [span, sum] : spans)
       report.by_segment[segment].targets += sum.targets, report.by_segment[segment].nll += sum.nll;
@@ -232,6 +231,73 @@ RecallReport evaluate_recall(const models::BartModel& model, const EvalData& dat
           }
         }
       });
+  return report;
+}
+
+Json ReplyReport::to_json() const {
+  Json json = {{"count", count}, {"f1", Json()}, {"f1_interval", {Json(), Json()}}};
+  if (!f1.empty()) {
+    const Interval interval = bootstrap_mean(f1);
+    json["f1"] = interval.value;
+    json["f1_interval"] = {interval.low, interval.high};
+  }
+  json["documents"] = f1.size();
+  json["distinct_1"] = distinct_n(replies, 1);
+  json["distinct_2"] = distinct_n(replies, 2);
+  json["by_step"] = Json::array();
+  for (const auto& [step, sum] : by_step)
+    json["by_step"].push_back(
+        {{"step", step}, {"replies", sum.second}, {"f1", sum.first / static_cast<double>(sum.second)}});
+  json["examples"] = Json::array();
+  for (const Example& example : examples)
+    json["examples"].push_back({{"reference", example.reference}, {"reply", example.reply}});
+  return json;
+}
+
+ReplyReport evaluate_replies(const models::BartModel& model, const EvalData& data, const BatchMaker& maker,
+                             const checkpoint::Task& task, const text::Tokenizer& tokenizer,
+                             generate::GenerationOptions generation, const WalkOptions& options, int64_t most) {
+  constexpr size_t kExamples = 5;
+  ReplyReport report;
+  const auto& config = model.config();
+  if (generation.eos_token_id.empty()) generation.eos_token_id = {config.eos_token_id};
+  if (generation.pad_token_id < 0) generation.pad_token_id = config.pad_token_id;
+  generation.suppress_tokens.push_back(config.pad_token_id);
+  std::map<int64_t, DocumentScore> by_span;
+  const auto text_of = [&](const std::vector<int32_t>& ids) { return tokenizer.decode(ids, true); };
+  WalkOptions until = options;
+  until.stop = [&] { return report.count >= most || (options.stop && options.stop()); };
+  walk(
+      model, data, until, [&](auto items) { return maker.evaluation(std::move(items), task); },
+      [&](const SegmentBatch& batch, const models::EncoderOutput& encoded) {
+        std::vector<int64_t> lanes;
+        std::vector<std::string> references;
+        for (size_t lane = 0; lane < batch.items.size(); ++lane) {
+          const auto reference = maker.reference(batch.items[lane], task);
+          if (!reference) continue;
+          lanes.push_back(static_cast<int64_t>(lane));
+          references.push_back(text_of(*reference));
+        }
+        if (lanes.empty()) return;
+        const auto count = static_cast<int64_t>(lanes.size());
+        const auto decoder = generate::make_decoder(
+            model, select_rows(encoded, at::tensor(lanes, at::kLong).to(encoded.context.device())),
+            at::full({count, 1}, task.start_id, at::kLong));
+        const auto result = generate::generate(*decoder, generation);
+        for (int64_t i = 0; i < count; ++i) {
+          const auto& ids = result.items[static_cast<size_t>(i)].front().ids;
+          const std::string reply = text_of({ids.begin(), ids.end()});
+          const double score = word_f1(reply, references[static_cast<size_t>(i)]);
+          const auto& item = batch.items[static_cast<size_t>(lanes[static_cast<size_t>(i)])];
+          by_span[item.span].sum += score, by_span[item.span].weight += 1;
+          report.by_step[item.segment].first += score, ++report.by_step[item.segment].second;
+          report.replies.push_back(reply);
+          ++report.count;
+          if (report.examples.size() < kExamples)
+            report.examples.push_back({references[static_cast<size_t>(i)], reply});
+        }
+      });
+  for (const auto& [span, score] : by_span) report.f1.push_back(score);
   return report;
 }
 

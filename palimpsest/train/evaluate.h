@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "palimpsest/generate/options.h"
+#include "palimpsest/train/metrics.h"
 #include "palimpsest/train/tasks.h"
 
 namespace palimpsest::train {
@@ -32,7 +34,7 @@ struct WalkOptions {
 struct EvalData {
   std::shared_ptr<const data::Corpus> corpus;
   std::vector<data::Span> spans;
-  data::SegmentOptions segments;
+  std::shared_ptr<const data::StepPlan> plan;
 };
 
 /// Reads all documents side by side, calling `each` once per step with the batch and what the encoder made of it.
@@ -53,6 +55,8 @@ struct LossReport {
   int64_t segments = 0;                   ///< with a target
   int64_t words = 0, bytes = 0;           ///< of the targets' text (white-space separated words)
   std::map<int64_t, LossSum> by_segment;  ///< by the segment's place in its document, from 0
+  std::vector<DocumentScore> documents;   ///< nll and targets of each that has any
+  /// With a 95 % bootstrap interval over documents where there are at least two (metrics.h).
   Json to_json() const;
 };
 /// Teacher-forced loss of `task`. The tokenizer (may be null) gives words and bytes.
@@ -76,6 +80,23 @@ struct RecallReport {
 RecallReport evaluate_recall(const models::BartModel& model, const EvalData& data, const BatchMaker& maker,
                              const checkpoint::Task& task, const SpecialIds& ids, const text::Tokenizer* tokenizer,
                              const WalkOptions& options, int64_t max_examples = 0);
+
+struct ReplyReport {
+  int64_t count = 0;
+  std::vector<DocumentScore> f1;                          ///< by document: sum and number of replies
+  std::map<int64_t, std::pair<double, int64_t>> by_step;  ///< F1: sum and number, by the step's place, from 0
+  std::vector<std::string> replies;
+  struct Example {
+    std::string reference, reply;
+  };
+  std::vector<Example> examples;  ///< the first few
+  Json to_json() const;
+};
+/// Replies written from (history, memory), compared with the real ones by word F1 (metrics.h), until `most` are
+/// written.
+ReplyReport evaluate_replies(const models::BartModel& model, const EvalData& data, const BatchMaker& maker,
+                             const checkpoint::Task& task, const text::Tokenizer& tokenizer,
+                             generate::GenerationOptions generation, const WalkOptions& options, int64_t most);
 
 /// The rows `keep` [B'] (int64) of what the decoder attends to.
 models::EncoderOutput select_rows(const models::EncoderOutput& encoded, const at::Tensor& keep);

@@ -28,9 +28,9 @@ SpecialIds SpecialIds::of(const models::BartConfig& config, const text::Tokenize
 
 TaskName TaskName::parse(const std::string& text) {
   const Error unknown = usage_error(fmt::format("unknown task \"{}\"", text), "tasks",
-                                    "choose among recall, recall:N (N segments back), next, denoise");
+                                    "choose among recall, recall:N (N segments back), next, denoise, respond");
   if (text == "recall") return {"recall", 1};
-  if (text == "next" || text == "denoise") return {text, 0};
+  if (text == "next" || text == "denoise" || text == "respond") return {text, 0};
   if (text.rfind("recall:", 0) != 0) throw unknown;
   TaskName name{"recall", 0};
   const char* end = text.data() + text.size();
@@ -66,11 +66,11 @@ std::pair<std::shared_ptr<const text::Tokenizer>, std::vector<checkpoint::Task>>
 }
 
 BatchMaker::BatchMaker(std::shared_ptr<const data::Corpus> corpus, std::vector<data::Span> spans,
-                       data::SegmentOptions segments, TaskOptions options, std::vector<checkpoint::Task> tasks,
-                       SpecialIds ids, uint64_t seed)
+                       std::shared_ptr<const data::StepPlan> plan, TaskOptions options,
+                       std::vector<checkpoint::Task> tasks, SpecialIds ids, uint64_t seed)
     : corpus_(std::move(corpus)),
       spans_(std::move(spans)),
-      segments_(segments),
+      plan_(std::move(plan)),
       options_(std::move(options)),
       tasks_(std::move(tasks)),
       ids_(ids),
@@ -96,13 +96,13 @@ BatchMaker::BatchMaker(std::shared_ptr<const data::Corpus> corpus, std::vector<d
 
 uint64_t BatchMaker::key(const data::LaneItem& item, int64_t segment, int purpose) const {
   // The segment's place in its document, not in its span: the same however the document is cut for the lanes.
-  const int64_t begin = data::segment_of(spans_[static_cast<size_t>(item.span)], segment, segments_).begin;
-  return random_key(seed_, purpose, item.epoch, item.document, begin);
+  const int64_t place = plan_->step(spans_[static_cast<size_t>(item.span)], segment).place;
+  return random_key(seed_, purpose, item.epoch, item.document, place);
 }
 
 std::vector<int32_t> BatchMaker::segment_tokens(const data::LaneItem& item, int64_t segment, Noise noise) const {
   const data::Span& span = spans_[static_cast<size_t>(item.span)];
-  const data::Span window = data::segment_of(span, segment, segments_);
+  const data::Span window = plan_->step(span, segment).read;
   const auto all =
       corpus_->tokens(span.document).subspan(static_cast<size_t>(window.begin), static_cast<size_t>(window.size()));
   std::vector<int32_t> tokens(all.begin(), all.end());
@@ -127,11 +127,18 @@ std::optional<BatchMaker::Asked> BatchMaker::ask(const data::LaneItem& item, con
     if (item.segment < task.distance) return std::nullopt;
     return Asked{segment_tokens(item, item.segment - task.distance, noise), true, task.start_id};
   }
+  if (task.name == "respond") {
+    const data::Span write = plan_->step(spans_[static_cast<size_t>(item.span)], item.segment).write;
+    if (write.size() == 0) return std::nullopt;
+    const auto reply =
+        corpus_->tokens(write.document).subspan(static_cast<size_t>(write.begin), static_cast<size_t>(write.size()));
+    return Asked{{reply.begin(), reply.end()}, true, task.start_id};
+  }
   if (task.name == "next") {
     if (item.last) return std::nullopt;
     // Inside a document nothing ends with a segment: eos stands for the end of the document alone.
     const data::Span& span = spans_[static_cast<size_t>(item.span)];
-    const bool ends = item.segment + 2 == data::segment_count(span.size(), segments_) &&
+    const bool ends = item.segment + 2 == plan_->count(span) &&
                       span.end == static_cast<int64_t>(corpus_->tokens(span.document).size());
     return Asked{segment_tokens(item, item.segment + 1, noise), ends, task.start_id};
   }
@@ -148,15 +155,21 @@ std::optional<std::vector<int32_t>> BatchMaker::reference(const data::LaneItem& 
 std::vector<int32_t> BatchMaker::encoder_tokens(const data::LaneItem& item, const checkpoint::Task* task,
                                                 Noise noise) const {
   std::vector<int32_t> tokens = segment_tokens(item, item.segment, noise);
-  if (task == nullptr || task->name != "denoise") return tokens;
+  const auto framed = [&](std::vector<int32_t> row) {
+    if (!plan_->framed()) return row;
+    row.insert(row.begin(), static_cast<int32_t>(ids_.bos));
+    row.push_back(static_cast<int32_t>(ids_.eos));
+    return row;
+  };
+  if (task == nullptr || task->name != "denoise") return framed(std::move(tokens));
   Random random(key(item, item.segment, kDenoise));
-  return data::infill(tokens,
-                      {.rate = options_.denoise_rate,
-                       .span_mean = options_.denoise_span_mean,
-                       .mask_id = static_cast<int32_t>(ids_.mask),
-                       .keep = {static_cast<int32_t>(ids_.bos), static_cast<int32_t>(ids_.eos)},
-                       .max_length = segments_.segment},
-                      random);
+  return framed(data::infill(tokens,
+                             {.rate = options_.denoise_rate,
+                              .span_mean = options_.denoise_span_mean,
+                              .mask_id = static_cast<int32_t>(ids_.mask),
+                              .keep = {static_cast<int32_t>(ids_.bos), static_cast<int32_t>(ids_.eos)},
+                              .max_length = plan_->window()},
+                             random));
 }
 
 SegmentBatch BatchMaker::encoder_side(std::vector<data::LaneItem> items,

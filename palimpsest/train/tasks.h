@@ -22,7 +22,8 @@ struct SpecialIds {
   static SpecialIds of(const models::BartConfig& config, const text::Tokenizer* tokenizer);
 };
 
-/// "recall" (the segment before), "recall:2" (two before), "next" (the following segment), "denoise" (this one, clean).
+/// "recall" (the segment before), "recall:2" (two before), "next" (the following segment), "denoise" (this one, clean),
+/// "respond" (the turn of a dialogue that follows what was read).
 struct TaskName {
   std::string kind;
   int64_t distance = 0;  ///< of recall
@@ -61,7 +62,8 @@ struct TaskOptions {
   double denoise_rate = 0.3;
   double denoise_span_mean = 3.0;
   static void fields(auto& o, auto&& field) {
-    field("tasks", o.tasks, "what the decoder learns to write, with weights: recall, recall:N, next, denoise");
+    field("tasks", o.tasks,
+          "what the decoder learns to write, with weights: recall, recall:N, next, denoise; respond reads dialogues");
     field("decoder_mask_rate", o.decoder_mask_rate,
           "share of the decoder's input tokens replaced by <mask> in training, so that it must read the memory");
     field("auxiliary_weight", o.auxiliary_weight,
@@ -79,8 +81,9 @@ struct TaskOptions {
 class BatchMaker {
  public:
   /// `tasks` holds the start tokens; a task of `options` without an entry there is a usage error.
-  BatchMaker(std::shared_ptr<const data::Corpus> corpus, std::vector<data::Span> spans, data::SegmentOptions segments,
-             TaskOptions options, std::vector<checkpoint::Task> tasks, SpecialIds ids, uint64_t seed);
+  BatchMaker(std::shared_ptr<const data::Corpus> corpus, std::vector<data::Span> spans,
+             std::shared_ptr<const data::StepPlan> plan, TaskOptions options, std::vector<checkpoint::Task> tasks,
+             SpecialIds ids, uint64_t seed);
 
   /// Training: draws each lane's task by weight, masks decoder inputs, mixes in noise, adds auxiliary targets.
   SegmentBatch training(std::vector<data::LaneItem> items) const;
@@ -113,7 +116,7 @@ class BatchMaker {
 
   std::shared_ptr<const data::Corpus> corpus_;
   std::vector<data::Span> spans_;
-  data::SegmentOptions segments_;
+  std::shared_ptr<const data::StepPlan> plan_;
   TaskOptions options_;
   std::vector<checkpoint::Task> tasks_;
   std::vector<double> weights_;  // of tasks_, summing to 1; 0 for the auxiliary one

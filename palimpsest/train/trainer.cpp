@@ -183,53 +183,121 @@ void Trainer::prepare_tokenizer_and_corpus() {
   if (!source.empty()) {
     tokenizer_ = text::Tokenizer::load(source);
   } else {
-    // The vocabulary may only be learnt from documents that are trained on, so the split is made first, on bytes.
-    spdlog::info("training a vocabulary of {} tokens", options_.new_tokenizer.vocab_size);
-    const data::TokenizeFunction bytes{
-        [](std::string_view text) { return std::vector<int32_t>(text.begin(), text.end()); }, "bytes"};
-    const auto raw = data::prepare_corpus(options_.corpus, bytes, "");
-    const data::Split split = data::split_corpus(*raw, options_.split);
-    size_t span = 0;
-    int64_t position = 0;
-    tokenizer_ = text::train_tokenizer(
-        [&](std::string& line) {
-          line.clear();
-          while (span < split.train.size() && position >= split.train[span].size()) ++span, position = 0;
-          if (span == split.train.size()) return false;
-          const auto tokens =
-              raw->tokens(split.train[span].document)
-                  .subspan(static_cast<size_t>(split.train[span].begin), static_cast<size_t>(split.train[span].size()));
-          while (position < static_cast<int64_t>(tokens.size())) {
-            line += static_cast<char>(tokens[static_cast<size_t>(position++)]);
-            if (line.back() == '\n') break;
-          }
-          return true;
-        },
-        options_.new_tokenizer);
+    train_tokenizer();
   }
   const int64_t family_start = tokenizer_->id_of("</s>").value_or(2);
   std::tie(tokenizer_, training_.tasks) =
       assign_start_tokens(tokenizer_, options_.tasks.tasks, options_.tasks.auxiliary_weight > 0, family_start);
   training_.segment = options_.segments.segment;
   if (communicator_->leads()) tokenizer_->save(own);
+  reads_dialogues() ? prepare_dialogues() : prepare_texts();
+  std::string said;
+  auto spans = data::cut_for_lanes(split_.train, options_.lanes * options_.accumulation, &said);
+  // A dialogue is never cut: its steps are given, not made by the lanes.
+  if (reads_dialogues()) spans = split_.train;
+  if (!said.empty() && communicator_->leads() && !reads_dialogues()) spdlog::info("{}", said);
+  lanes_.emplace(corpus_, spans, plan_,
+                 data::LaneOptions{.lanes = options_.lanes * options_.accumulation,
+                                   .shuffle = true,
+                                   .seed = random_key(static_cast<uint64_t>(options_.seed), 1),
+                                   .repeat = true});
+}
+
+bool Trainer::reads_dialogues() const { return options_.tasks.tasks.count("respond") != 0; }
+
+/// The vocabulary may only be learnt from what is trained on.
+void Trainer::train_tokenizer() {
+  if (communicator_->leads()) spdlog::info("training a vocabulary of {} tokens", options_.new_tokenizer.vocab_size);
+  if (reads_dialogues()) {
+    data::DialogueOptions train_side = options_.dialogue;
+    train_side.side = "train";
+    train_side.split_seed = options_.split.split_seed;
+    data::DialogueReader reader(options_.corpus, train_side);
+    data::Dialogue dialogue;
+    size_t turn = 0;
+    tokenizer_ = text::train_tokenizer(
+        [&](std::string& line) {
+          while (turn >= dialogue.turns.size()) {
+            if (!reader.next(dialogue)) return false;
+            turn = 0;
+          }
+          const data::Turn& one = dialogue.turns[turn++];
+          line = data::turn_text(one.role, one.text);
+          return true;
+        },
+        options_.new_tokenizer);
+    return;
+  }
+  // Texts are split first, on bytes.
+  const data::TokenizeFunction bytes{
+      [](std::string_view text) { return std::vector<int32_t>(text.begin(), text.end()); }, "bytes"};
+  const auto raw = data::prepare_corpus(options_.corpus, bytes, "");
+  const data::Split split = data::split_corpus(*raw, options_.split);
+  size_t span = 0;
+  int64_t position = 0;
+  tokenizer_ = text::train_tokenizer(
+      [&](std::string& line) {
+        line.clear();
+        while (span < split.train.size() && position >= split.train[span].size()) ++span, position = 0;
+        if (span == split.train.size()) return false;
+        const auto tokens =
+            raw->tokens(split.train[span].document)
+                .subspan(static_cast<size_t>(split.train[span].begin), static_cast<size_t>(split.train[span].size()));
+        while (position < static_cast<int64_t>(tokens.size())) {
+          line += static_cast<char>(tokens[static_cast<size_t>(position++)]);
+          if (line.back() == '\n') break;
+        }
+        return true;
+      },
+      options_.new_tokenizer);
+}
+
+void Trainer::prepare_texts() {
+  plan_ = data::segment_plan(options_.segments);
   corpus_ = data::prepare_corpus(
       options_.corpus, *tokenizer_,
       options_.cache_dir.empty() ? (fs::path(options_.output_dir) / "cache").string() : options_.cache_dir);
   split_ = data::split_corpus(*corpus_, options_.split);
-  if (communicator_->leads()) {
-    spdlog::info("{}", split_.description);
-    write_json((fs::path(options_.output_dir) / "split.json").string(), split_names());
+  held_out_ = {corpus_, split_.held_out.empty() ? split_.train : split_.held_out, plan_};
+  if (!communicator_->leads()) return;
+  spdlog::info("{}", split_.description);
+  write_json((fs::path(options_.output_dir) / "split.json").string(), split_names());
+}
+
+void Trainer::prepare_dialogues() {
+  for (const auto& [name, weight] : options_.tasks.tasks) {
+    if (name != "respond")
+      throw usage_error(fmt::format("the task {} reads texts, respond reads dialogues", name), "tasks",
+                        "train them one after another: model = the first one's folder");
   }
-  std::string said;
-  auto spans = data::cut_for_lanes(split_.train, options_.lanes * options_.accumulation, &said);
-  if (!said.empty() && communicator_->leads()) spdlog::info("{}", said);
-  lanes_.emplace(corpus_, spans,
-                 data::LaneOptions{.lanes = options_.lanes * options_.accumulation,
-                                   .segment = options_.segments.segment,
-                                   .overlap = options_.segments.overlap,
-                                   .shuffle = true,
-                                   .seed = random_key(static_cast<uint64_t>(options_.seed), 1),
-                                   .repeat = true});
+  const auto& model = options_.model;
+  int64_t positions = model.max_position_embeddings > 0 ? model.max_position_embeddings : 2 * options_.segments.segment;
+  if (!model.model.empty())
+    positions = json_int(read_json((fs::path(model.model) / "config.json").string()), "max_position_embeddings",
+                         model.model + "/config.json");
+  const data::DialogueStepOptions steps{.window = options_.segments.segment,
+                                        .authors_window = options_.authors_window,
+                                        .longest_write = positions - 1,
+                                        .answers = options_.answers};
+  const auto read = [&](const char* side) {
+    data::DialogueOptions dialogue = options_.dialogue;
+    dialogue.side = side;
+    dialogue.split_seed = options_.split.split_seed;
+    data::DialogueReader reader(options_.corpus, dialogue);
+    return data::prepare_dialogues(reader, data::tokenize_with(*tokenizer_), steps);
+  };
+  data::DialogueCorpus train = read("train"), valid = read("valid");
+  if (communicator_->leads()) {
+    spdlog::info("{} dialogues to train on ({} tokens), {} held out", train.corpus->documents(),
+                 format_count(train.corpus->total_tokens()), valid.corpus->documents());
+    write_json((fs::path(options_.output_dir) / "split.json").string(),
+               {{"train", train.names}, {"held_out", valid.names}});
+  }
+  corpus_ = train.corpus;
+  plan_ = data::given_plan(std::move(train.steps), steps.window);
+  split_.train = data::whole_documents(*corpus_);
+  held_out_ = {valid.corpus, data::whole_documents(*valid.corpus),
+               data::given_plan(std::move(valid.steps), steps.window)};
 }
 
 Json Trainer::split_names() const {
@@ -312,14 +380,14 @@ void Trainer::prepare_model() {
       side->embed_positions->weight.requires_grad_(false);
   }
   ids_ = SpecialIds::of(model_->config(), tokenizer_.get());
-  maker_.emplace(corpus_, lanes_->spans(), options_.segments, options_.tasks, training_.tasks, ids_,
+  maker_.emplace(corpus_, lanes_->spans(), plan_, options_.tasks, training_.tasks, ids_,
                  random_key(static_cast<uint64_t>(options_.seed), 3));
   optimizer_.emplace(parameter_groups(*model_), options_.optimizer);
   memory_ = model_->fresh_memory(own_lanes() * options_.accumulation);
 }
 
 EvalData Trainer::held_out() const {
-  EvalData data{corpus_, split_.held_out.empty() ? split_.train : split_.held_out, options_.segments};
+  EvalData data = held_out_;
   if (data.spans.size() > static_cast<size_t>(options_.eval_documents))
     data.spans.resize(static_cast<size_t>(options_.eval_documents));
   return data;
@@ -328,7 +396,7 @@ EvalData Trainer::held_out() const {
 BatchMaker Trainer::eval_maker(const EvalData& data) const {
   return {data.corpus,
           data.spans,
-          data.segments,
+          data.plan,
           options_.tasks,
           training_.tasks,
           ids_,

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "palimpsest/data/corpus.h"
+#include "palimpsest/data/dialogue_steps.h"
 #include "palimpsest/train/evaluate.h"
 #include "palimpsest/train/optimizer.h"
 #include "palimpsest/train/parallel.h"
@@ -49,6 +50,9 @@ struct TrainOptions {
   std::string tokenizer;
   text::TrainTokenizerOptions new_tokenizer;
   ModelOptions model;
+  data::DialogueOptions dialogue;
+  bool authors_window = false;
+  std::string answers = "B";
   data::SegmentOptions segments{.segment = 32, .overlap = 0};
   TaskOptions tasks;
   int64_t lanes = 16, accumulation = 1, time_horizon = 2, time_overlap = 0;
@@ -79,6 +83,10 @@ struct TrainOptions {
           "tokenizer.json or folder; empty: the model's, or one trained on the training documents");
     field("new_tokenizer", o.new_tokenizer, "");
     field("model_options", o.model, "");
+    field("dialogue", o.dialogue, "");
+    field("authors_window", o.authors_window,
+          "of dialogues: the slice of the history that MemBART's authors take, two tokens longer than the window");
+    field("answers", o.answers, "of dialogues: whose turns are learnt: B | A | both");
     field("segments", o.segments, "");
     field("task_options", o.tasks, "");
     field("lanes", o.lanes,
@@ -181,6 +189,11 @@ class Trainer {
 
  private:
   void prepare_tokenizer_and_corpus();
+  void train_tokenizer();
+  void prepare_texts();
+  void prepare_dialogues();
+  /// Whether the data are dialogues (the task respond) and not texts.
+  bool reads_dialogues() const;
   void prepare_model();
   void export_model() const;
   Json split_names() const;  ///< what split.json holds
@@ -206,6 +219,8 @@ class Trainer {
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::shared_ptr<const data::Corpus> corpus_;
   data::Split split_;
+  std::shared_ptr<const data::StepPlan> plan_;
+  EvalData held_out_;
   std::shared_ptr<models::BartModel> model_;
   checkpoint::Training training_;
   SpecialIds ids_;

@@ -48,7 +48,7 @@ TEST_F(DialogueSteps, EachAnswerIsWrittenFromWhatWasSaidBefore) {
   EXPECT_EQ(text_of(dialogues, steps[0].write), "Hi, who is it?");
   EXPECT_EQ(text_of(dialogues, steps[1].read), "A: Hello.\n\nB: Hi, who is it?\n\nA: Me.\n\n");
   EXPECT_EQ(text_of(dialogues, steps[1].write), "Oh.");
-  EXPECT_EQ(steps[1].turn, 3);
+  EXPECT_EQ(steps[1].place, 3);
 }
 
 TEST_F(DialogueSteps, TheWindowKeepsTheNewestAndNoMoreThanAsked) {  // FR-65, M20

@@ -300,7 +300,8 @@ TEST(DocumentReader, RefusesWhatCannotBeRead) {
   EXPECT_THAT(error({.data = {folder.path("none")}}), HasSubstr("no such file or folder"));
   EXPECT_THAT(error({.data = {folder.path()}}), HasSubstr("no text in this folder"));
   EXPECT_THAT(error({}), HasSubstr("no data"));
-  EXPECT_THAT(error_of("x", {.document = "page"}), HasSubstr("choose one of: file, line, blank, chapter, separator=REGEX"));
+  EXPECT_THAT(error_of("x", {.document = "page"}),
+              HasSubstr("choose one of: file, line, blank, chapter, separator=REGEX"));
   EXPECT_THAT(error_of("x", {.document = "file=3"}), HasSubstr("choose one of"));
   EXPECT_THAT(error_of("x", {.document = "separator="}), HasSubstr("choose one of"));
   EXPECT_THAT(error_of("x", {.document = "separator=(("}), HasSubstr("is not a regular expression"));

@@ -97,7 +97,8 @@ TEST(Lanes, GiveEachItemOnceAndInOrder) {
       for (const bool shuffle : {false, true}) {
         const auto corpus = ragged_corpus(documents, 60, static_cast<uint64_t>(documents));
         const auto spans = whole_documents(*corpus);
-        Lanes lanes(corpus, spans, {.lanes = lane_count, .segment = 8, .overlap = 2, .shuffle = shuffle, .seed = 5});
+        Lanes lanes(corpus, spans, segment_plan({.segment = 8, .overlap = 2}),
+                    {.lanes = lane_count, .shuffle = shuffle, .seed = 5});
         const auto steps = run(lanes);
         const auto seen = check_lanes(steps, spans, *corpus, {.segment = 8, .overlap = 2}, true);
         EXPECT_EQ(static_cast<int64_t>(seen.size()), lanes.items_per_epoch());
@@ -111,7 +112,7 @@ TEST(Lanes, GiveEachItemOnceAndInOrder) {
 
 TEST(Lanes, StopWhenAllAreIdle) {
   const auto corpus = corpus_of({{1, 2, 3, 4, 5}, {6}, {7}});
-  Lanes lanes(corpus, whole_documents(*corpus), {.lanes = 2, .segment = 2});
+  Lanes lanes(corpus, whole_documents(*corpus), segment_plan({.segment = 2}), {.lanes = 2});
   const auto steps = run(lanes);
   ASSERT_EQ(steps.size(), 3u);
   EXPECT_EQ(steps[0][1].document, 1);
@@ -124,7 +125,7 @@ TEST(Lanes, StopWhenAllAreIdle) {
 TEST(Lanes, AreNeverIdleWithRepeat) {
   const auto corpus = ragged_corpus(9, 40, 3);
   const auto spans = whole_documents(*corpus);
-  Lanes lanes(corpus, spans, {.lanes = 4, .segment = 8, .shuffle = true, .seed = 1, .repeat = true});
+  Lanes lanes(corpus, spans, segment_plan({.segment = 8}), {.lanes = 4, .shuffle = true, .seed = 1, .repeat = true});
   const auto steps = run(lanes, 200);
   ASSERT_EQ(steps.size(), 200u);
   check_lanes(steps, spans, *corpus, {.segment = 8}, false);
@@ -148,14 +149,15 @@ TEST(Lanes, AreNeverIdleWithRepeat) {
 
 TEST(Lanes, FollowFromSeedAndEpoch) {
   const auto corpus = ragged_corpus(20, 30, 3);
-  const LaneOptions options{.lanes = 3, .segment = 8, .shuffle = true, .seed = 11, .repeat = true};
-  Lanes a(corpus, whole_documents(*corpus), options), b(corpus, whole_documents(*corpus), options);
+  const auto plan = segment_plan({.segment = 8});
+  const LaneOptions options{.lanes = 3, .shuffle = true, .seed = 11, .repeat = true};
+  Lanes a(corpus, whole_documents(*corpus), plan, options), b(corpus, whole_documents(*corpus), plan, options);
   expect_same(run(a, 100), run(b, 100));
   LaneOptions other = options;
   other.seed = 12;
-  Lanes c(corpus, whole_documents(*corpus), other);
+  Lanes c(corpus, whole_documents(*corpus), plan, other);
   std::vector<int64_t> first, second;
-  Lanes d(corpus, whole_documents(*corpus), options);
+  Lanes d(corpus, whole_documents(*corpus), plan, options);
   for (const auto& items : run(d, 10)) first.push_back(items[0].document);
   for (const auto& items : run(c, 10)) second.push_back(items[0].document);
   EXPECT_NE(first, second);
@@ -166,12 +168,13 @@ TEST(Lanes, GoOnExactlyFromASavedState) {
   const auto corpus = ragged_corpus(13, 50, 8);
   const auto spans = whole_documents(*corpus);
   for (const bool repeat : {false, true}) {
-    const LaneOptions options{.lanes = 4, .segment = 8, .overlap = 3, .shuffle = true, .seed = 2, .repeat = repeat};
+    const auto plan = segment_plan({.segment = 8, .overlap = 3});
+    const LaneOptions options{.lanes = 4, .shuffle = true, .seed = 2, .repeat = repeat};
     for (const int64_t before : {0, 1, 5, 11, 17}) {
-      Lanes whole(corpus, spans, options);
+      Lanes whole(corpus, spans, plan, options);
       run(whole, before);
       const std::string saved = whole.state().dump();
-      Lanes resumed(corpus, spans, options);
+      Lanes resumed(corpus, spans, plan, options);
       run(resumed, 3);  // restore forgets where it stood
       resumed.restore(Json::parse(saved));
       EXPECT_DOUBLE_EQ(resumed.progress(), whole.progress());
@@ -184,12 +187,13 @@ TEST(Lanes, GoOnExactlyFromASavedState) {
 
 TEST(Lanes, RefuseAStateOfOthers) {
   const auto corpus = ragged_corpus(5, 50, 8), other = ragged_corpus(5, 50, 9);
-  const LaneOptions options{.lanes = 2, .segment = 8};
-  Lanes lanes(corpus, whole_documents(*corpus), options);
+  const auto plan = segment_plan({.segment = 8});
+  const LaneOptions options{.lanes = 2};
+  Lanes lanes(corpus, whole_documents(*corpus), plan, options);
   const Json state = lanes.state();
-  EXPECT_THROW(Lanes(other, whole_documents(*other), options).restore(state), Error);
-  EXPECT_THROW(Lanes(corpus, whole_documents(*corpus), {.lanes = 3, .segment = 8}).restore(state), Error);
-  EXPECT_THROW(Lanes(corpus, {{0, 0, 1}}, options).restore(state), Error);
+  EXPECT_THROW(Lanes(other, whole_documents(*other), plan, options).restore(state), Error);
+  EXPECT_THROW(Lanes(corpus, whole_documents(*corpus), plan, {.lanes = 3}).restore(state), Error);
+  EXPECT_THROW(Lanes(corpus, {{0, 0, 1}}, plan, options).restore(state), Error);
   for (const char* key : {"fingerprint", "epoch", "queue", "given", "lanes"}) {
     Json broken = state;
     broken.erase(key);
@@ -211,12 +215,12 @@ TEST(Lanes, RefuseAStateOfOthers) {
 // FIELD_REPORTS FR-88.
 TEST(Lanes, RefuseToReadNothing) {
   const auto corpus = corpus_of({{1, 2, 3}});
-  EXPECT_THROW(Lanes(corpus, {}, {}), Error);
-  EXPECT_THROW(Lanes(corpus, {{0, 2, 2}}, {}), Error);
-  EXPECT_THROW(Lanes(corpus, {{0, 0, 4}}, {}), Error);
-  EXPECT_THROW(Lanes(corpus, {{0, 0, 3}}, {.lanes = 0}), Error);
-  EXPECT_THROW(Lanes(corpus, {{0, 0, 3}}, {.segment = 4, .overlap = 4}), Error);
-  Lanes short_one(corpus, {{0, 0, 3}}, {.segment = 128});
+  EXPECT_THROW(Lanes(corpus, {}, segment_plan({}), {}), Error);
+  EXPECT_THROW(Lanes(corpus, {{0, 2, 2}}, segment_plan({}), {}), Error);
+  EXPECT_THROW(Lanes(corpus, {{0, 0, 4}}, segment_plan({}), {}), Error);
+  EXPECT_THROW(Lanes(corpus, {{0, 0, 3}}, segment_plan({}), {.lanes = 0}), Error);
+  EXPECT_THROW(segment_plan({.segment = 4, .overlap = 4}), Error);
+  Lanes short_one(corpus, {{0, 0, 3}}, segment_plan({.segment = 128}), {});
   EXPECT_EQ(run(short_one).size(), 1u) << "a corpus shorter than a segment is one short segment";
 }
 

@@ -32,6 +32,8 @@ std::shared_ptr<models::BartModel> make_model(int64_t slots = 4, at::ScalarType 
 const SpecialIds kIds{0, 1, 2, 4};
 const std::vector<checkpoint::Task> kTasks = {{"recall", 5, 1}, {"recall", 6, 2}, {"next", 7, 0}, {"denoise", 3, 0}};
 
+const data::SegmentOptions kSegments{.segment = 6, .overlap = 0};
+
 /// Documents of unequal lengths.
 EvalData make_data(int64_t documents = 7) {
   std::vector<std::vector<int32_t>> texts;
@@ -41,13 +43,13 @@ EvalData make_data(int64_t documents = 7) {
     for (int64_t i = 0; i < 7 + 9 * d; ++i) text.push_back(static_cast<int32_t>(kFirst + random.below(kSymbols)));
     texts.push_back(text);
   }
-  EvalData data{data::corpus_of(texts), {}, {.segment = 6, .overlap = 0}};
+  EvalData data{data::corpus_of(texts), {}, data::segment_plan(kSegments)};
   data.spans = data::whole_documents(*data.corpus);
   return data;
 }
 
 BatchMaker make_maker(const EvalData& data) {
-  return {data.corpus, data.spans, data.segments, {.tasks = {}}, kTasks, kIds, 1};
+  return {data.corpus, data.spans, data.plan, {.tasks = {}}, kTasks, kIds, 1};
 }
 
 TEST(Evaluate, DoesNotDependOnTheBatchSize) {  // FR-97, M10
@@ -87,7 +89,7 @@ TEST(Evaluate, CountsEachTargetOnce) {  // FR-96
   const EvalData data = make_data();
   int64_t recall = 0, next = 0, denoise = 0;
   for (const auto& span : data.spans) {
-    const int64_t segments = data::segment_count(span.size(), data.segments), last = span.size() - 6 * (segments - 1);
+    const int64_t segments = data::segment_count(span.size(), kSegments), last = span.size() - 6 * (segments - 1);
     recall += 7 * (segments - 1);                              // whole segments and their eos
     next += segments > 1 ? 6 * (segments - 2) + last + 1 : 0;  // the document's own end is a target, a segment's is not
     denoise += span.size() + segments;
@@ -129,7 +131,7 @@ TEST(Evaluate, ResetEqualsEveryDocumentCutIntoItsSegments) {
   EvalData cut = data;
   cut.spans.clear();
   for (const auto& span : data.spans) {
-    for (const auto& window : data::segments_of(span, data.segments)) cut.spans.push_back(window);
+    for (const auto& window : data::segments_of(span, kSegments)) cut.spans.push_back(window);
   }
   const double reset =
       evaluate_loss(*model, data, make_maker(data), kTasks[3], nullptr, {.carry = Carry::kReset}).total.nll;
@@ -159,14 +161,14 @@ TEST(Evaluate, ABrokenMemoryIsNamed) {
 }
 
 data::LaneItem item_of(const EvalData& data, int64_t span, int64_t segment) {
-  const auto window = data::segment_of(data.spans[static_cast<size_t>(span)], segment, data.segments);
+  const auto window = data::segment_of(data.spans[static_cast<size_t>(span)], segment, kSegments);
   return {.idle = false,
           .reset = segment == 0,
           .document = window.document,
           .segment = segment,
           .tokens = data.corpus->tokens(window.document)
                         .subspan(static_cast<size_t>(window.begin), static_cast<size_t>(window.size())),
-          .last = segment + 1 == data::segment_count(data.spans[static_cast<size_t>(span)].size(), data.segments),
+          .last = segment + 1 == data::segment_count(data.spans[static_cast<size_t>(span)].size(), kSegments),
           .span = span,
           .begin = window.begin};
 }
@@ -184,7 +186,7 @@ TEST(Tasks, AskForTheRightSegments) {
   EXPECT_EQ(maker.reference(item_of(data, 3, 3), kTasks[1]), segment(1));
   EXPECT_EQ(maker.reference(item_of(data, 3, 3), kTasks[2]), segment(4));
   EXPECT_EQ(maker.reference(item_of(data, 3, 3), kTasks[3]), segment(3));
-  const int64_t count = data::segment_count(data.spans[3].size(), data.segments);
+  const int64_t count = data::segment_count(data.spans[3].size(), kSegments);
   EXPECT_EQ(maker.reference(item_of(data, 3, count - 1), kTasks[2]), std::nullopt);
 }
 
@@ -199,12 +201,12 @@ TEST(Tasks, IdleLanesCostNothing) {  // M18
 
 TEST(Tasks, DecoderInputsAreMaskedAtTheGivenRateAndTargetsAreNot) {
   const EvalData data = make_data(40);
-  const BatchMaker maker(data.corpus, data.spans, data.segments, {.tasks = {{"recall", 1.0}}, .decoder_mask_rate = 0.5},
+  const BatchMaker maker(data.corpus, data.spans, data.plan, {.tasks = {{"recall", 1.0}}, .decoder_mask_rate = 0.5},
                          {{"recall", 2, 1}}, kIds, 1);
   int64_t masked = 0, all = 0;
   for (int64_t span = 5; span < 40; ++span) {
-    for (int64_t segment = 1;
-         segment < data::segment_count(data.spans[static_cast<size_t>(span)].size(), data.segments); ++segment) {
+    for (int64_t segment = 1; segment < data::segment_count(data.spans[static_cast<size_t>(span)].size(), kSegments);
+         ++segment) {
       const SegmentBatch batch = maker.training({item_of(data, span, segment)});
       masked += batch.main.decoder_ids.eq(kIds.mask).sum().item<int64_t>();
       all += batch.main.decoder_ids.size(1) - 1;
@@ -215,14 +217,34 @@ TEST(Tasks, DecoderInputsAreMaskedAtTheGivenRateAndTargetsAreNot) {
   EXPECT_NEAR(static_cast<double>(masked) / static_cast<double>(all), 0.5, 0.03);
 }
 
+TEST(Tasks, ARespondingModelReadsAFramedHistoryAndWritesTheTurn) {
+  // History 10 11 12, then the answer 20 21; the next step reads more and has an answer of its own.
+  const auto corpus = data::corpus_of({{10, 11, 12, 13, 14, 20, 21, 22}});
+  const std::vector<data::Step> steps = {{.read = {0, 0, 3}, .write = {0, 5, 7}, .place = 1},
+                                         {.read = {0, 1, 5}, .write = {0, 7, 8}, .place = 3}};
+  const EvalData data{corpus, data::whole_documents(*corpus), data::given_plan({steps}, 8)};
+  const BatchMaker maker(data.corpus, data.spans, data.plan, {.tasks = {{"respond", 1.0}}}, {{"respond", 2, 0}}, kIds,
+                         1);
+  data::Lanes lanes(data.corpus, data.spans, data.plan, {.lanes = 1});
+  SegmentBatch batch = maker.training(lanes.next());
+  EXPECT_TRUE(batch.ids.equal(at::tensor({0, 10, 11, 12, 2}, at::kLong).view({1, 5})));
+  EXPECT_TRUE(batch.main.labels.equal(at::tensor({20, 21, 2}, at::kLong).view({1, 3})));
+  EXPECT_TRUE(batch.main.decoder_ids.equal(at::tensor({2, 20, 21}, at::kLong).view({1, 3})));
+  EXPECT_TRUE(batch.reset[0].item<bool>());
+  batch = maker.training(lanes.next());
+  EXPECT_TRUE(batch.ids.equal(at::tensor({0, 11, 12, 13, 14, 2}, at::kLong).view({1, 6})));
+  EXPECT_FALSE(batch.reset[0].item<bool>());
+  EXPECT_TRUE(lanes.next().empty());
+}
+
 TEST(Tasks, AreDrawnByTheirWeights) {
   const EvalData data = make_data(60);
-  const BatchMaker maker(data.corpus, data.spans, data.segments, {.tasks = {{"recall", 3.0}, {"denoise", 1.0}}},
+  const BatchMaker maker(data.corpus, data.spans, data.plan, {.tasks = {{"recall", 3.0}, {"denoise", 1.0}}},
                          {kTasks[3], kTasks[0]}, kIds, 1);
   int64_t recalls = 0, all = 0;
   for (int64_t span = 5; span < 60; ++span) {
-    for (int64_t segment = 1;
-         segment < data::segment_count(data.spans[static_cast<size_t>(span)].size(), data.segments); ++segment, ++all) {
+    for (int64_t segment = 1; segment < data::segment_count(data.spans[static_cast<size_t>(span)].size(), kSegments);
+         ++segment, ++all) {
       recalls +=
           maker.training({item_of(data, span, segment)}).main.decoder_ids[0][0].item<int64_t>() == kTasks[0].start_id;
     }
