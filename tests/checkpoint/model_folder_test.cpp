@@ -129,6 +129,47 @@ TEST(ModelFolder, FindsTheTiedEmbeddingUnderAnyOfItsNames) {  // FR-27
   }
 }
 
+TEST(ModelFolder, FindsTheTiedEmbeddingThroughTheMetadatasAliases) {  // FR-27
+  const test::TemporaryFolder folder;
+  const auto model = make_model("none");
+  save_model(folder.path(), *model, {}, nullptr);
+  Tensors variant;
+  for (const auto& [name, tensor] : tensors_of(folder.path()))
+    variant.emplace_back(name == "model.shared.weight" ? "model.decoder.embed_tokens.weight" : name, tensor);
+  save_safetensors(folder.path("model.safetensors"), variant,
+                   {{"format", "pt"},
+                    {"model.shared.weight", "model.decoder.embed_tokens.weight"},
+                    {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"}});
+  test::expect_identical(load_model(folder.path()).bart()->shared->weight, model->shared->weight, "shared");
+}
+
+TEST(ModelFolder, CopiesOfATiedTableThatDifferAreNotTied) {  // FR-28, as the reference does
+  const test::TemporaryFolder folder;
+  const auto model = make_model("none");
+  save_model(folder.path(), *model, {}, nullptr);
+  Tensors variant = tensors_of(folder.path());
+  const at::Tensor other = test::randn({20, 8}, 3).to(at::kFloat);
+  variant.emplace_back("lm_head.weight", other);
+  save_safetensors(folder.path("model.safetensors"), variant);
+  const auto loaded = load_model(folder.path()).bart();
+  EXPECT_FALSE(loaded->config().tie_word_embeddings);
+  test::expect_identical(loaded->lm_head->weight, other, "its own");
+  test::expect_identical(loaded->encoder_words->weight, model->shared->weight, "the encoder's");
+}
+
+TEST(ModelFolder, AVocabularyCanBeGivenMoreRows) {
+  const test::TemporaryFolder folder;
+  const auto model = make_model("none");
+  save_model(folder.path(), *model, {}, nullptr);
+  const auto loaded = load_model(folder.path(), {.seed = 4, .vocab_size = 23});
+  const auto bart = loaded.bart();
+  EXPECT_EQ(bart->vocab_size(), 23);
+  EXPECT_EQ(bart->final_logits_bias.size(1), 23);
+  test::expect_identical(bart->shared->weight.narrow(0, 0, 20), model->shared->weight, "old rows");
+  EXPECT_GT(bart->shared->weight.narrow(0, 20, 3).abs().min().item<double>(), 0);
+  EXPECT_EQ(loaded.report.resized.size(), 2U);
+}
+
 TEST(ModelFolder, ReadsNamesWithoutThePrefix) {
   const test::TemporaryFolder folder;
   const auto model = make_model("membart:2");

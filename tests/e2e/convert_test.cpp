@@ -77,6 +77,22 @@ TEST(Convert, AnotherNumberOfSlotsKeepsTheWeights) {
   EXPECT_TRUE(shared["initialised"].empty());
 }
 
+TEST(Convert, TrainingPutsAMemoryBesideAStockFolderItself) {
+  const test::TemporaryFolder folder;
+  // The shipped model without its memory is a stock BART with a tokenizer.
+  convert(test::source_folder() + "/models/recall-small --memory none --out " + folder.path("stock"));
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "In the beginning was the word, and the word was with us. ";
+  write_file_atomically(folder.path("text.txt"), text);
+  const auto result = test::run_command(
+      test::program() + " train " + test::source_folder() + "/recipes/recall.toml --model " + folder.path("stock") +
+      " --memory membart:4 --memory-init copy --data " + folder.path("text.txt") + " --output-dir " +
+      folder.path("run") + " --lanes 2 --max-steps 2 --auxiliary-steps 0 --eval-steps 0 --no-progress-bar");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("initialised: model.encoder.memory_bias"), std::string::npos) << result.err;
+  EXPECT_EQ(load_model(folder.path("run/checkpoint-2")).bart()->config().memory.text(), "membart:4");
+}
+
 TEST(Convert, TheAuthorsNamesBecomeOurs) {
   const test::TemporaryFolder folder;
   const Json report = convert(test::fixture("membart_official_a") + " --out " + folder.path("ours"));
