@@ -102,8 +102,8 @@ TEST_F(Mpirun, ARunGoesOnWithAnotherNumberOfProcesses) {
 
 TEST_F(Mpirun, ADeadProcessEndsTheRunAndLeavesTheLastCheckpointWhole) {
   // The victim is the process of rank 1, found by what mpirun writes into its environment.
-  const std::string kill = "for i in $(seq 300); do sleep 0.1; ls " + folder_.path("run") +
-                           "/checkpoint-* >/dev/null 2>&1 && break; done; "
+  const std::string kill = "for i in $(seq 600); do sleep 0.1; ls -d " + folder_.path("run") +
+                           "/checkpoint-* 2>/dev/null | grep -qvF .tmp- && break; done; "
                            "for p in /proc/[0-9]*; do if grep -qzx OMPI_COMM_WORLD_RANK=1 $p/environ 2>/dev/null && "
                            "grep -qzF " +
                            folder_.path("run") + " $p/cmdline 2>/dev/null; then kill -9 ${p#/proc/}; fi; done";
@@ -114,7 +114,7 @@ TEST_F(Mpirun, ADeadProcessEndsTheRunAndLeavesTheLastCheckpointWhole) {
   EXPECT_THAT(run.err, HasSubstr("error: process 1 of 2 is gone"));
   EXPECT_THAT(run.err, HasSubstr("the last checkpoint is whole"));
   const auto last =
-      test::run_command("ls -d " + folder_.path("run") + "/checkpoint-* | grep -v tmp | sort -V | tail -1");
+      test::run_command("ls -d " + folder_.path("run") + "/checkpoint-* | grep -vF .tmp- | sort -V | tail -1");
   const std::string path = last.out.substr(0, last.out.find('\n'));
   EXPECT_NO_THROW(checkpoint::load_model(path));
   const int64_t step = read_json(path + "/trainer_state.json")["global_step"].get<int64_t>();

@@ -332,12 +332,13 @@ TEST(Trainer, StopsEarlyAndKeepsTheBestCheckpoint) {
   TrainOptions options = small_options(folder, "run");
   options.tasks.tasks = {{"denoise", 1.0}};
   options.auxiliary_steps = 0;
-  options.max_steps = 200;
+  options.max_steps = 60;
   options.eval_steps = 2;
+  options.eval_documents = 4;
   options.save_steps = 1;
   options.save_total_limit = 2;
   options.optimizer.warmup_steps = 0;
-  options.optimizer.learning_rate = 0.05;  // soon too much
+  options.optimizer.learning_rate = 0.2;  // soon too much
   options.optimizer.lr_scheduler_type = "constant";
   options.early_stopping_patience = 3;
   options.load_best_model_at_end = true;
