@@ -19,6 +19,8 @@ readonly needed_packages=(ninja-build cmake make git python3 python3-pip libicu-
   libcli11-dev libspdlog-dev libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev zlib1g-dev libedit-dev)
 # Left out, with a note, where the system does not know them: the compiler and its tools, speed, the demo's texts, plots.
 readonly wanted_packages=(clang-19 clang-tidy-19 clang-format-19 libclang-rt-19-dev lld-19 ccache bible-kjv fortunes gnuplot-nox)
+# Never asked for: installed along with others where that is done anyway. Training in several processes needs them.
+readonly optional_packages=(libopenmpi-dev openmpi-bin)
 
 say() { printf '%s\n' "$*" >&2; }
 # fail CODE WHAT [AT] [FIX]
@@ -96,6 +98,7 @@ install_packages() {
   done
   [ ${#unknown[@]} -eq 0 ] || say "note: left out, for apt does not know them: ${unknown[*]}"
   [ ${#to_install[@]} -gt 0 ] && [ -n "${to_install[0]}" ] || return 0
+  mapfile -t -O "${#to_install[@]}" to_install < <(missing "${optional_packages[@]}" | while read -r name; do known "$name"; done)
 
   say "bootstrap: installing ${to_install[*]}"
   "${apt[@]}" install -y --no-install-recommends "${to_install[@]}" >&2 ||

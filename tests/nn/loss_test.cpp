@@ -2,8 +2,12 @@
 // Losses: ignored targets, label smoothing, and the loss that never builds the whole table of logits.
 #include "palimpsest/nn/loss.h"
 
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <fmt/format.h>
 
+#include <chrono>
+#include <cstdio>
 #include <tuple>
 
 #include "tests/support/tensors.h"
@@ -106,6 +110,33 @@ TEST(ProjectedLoss, HugeLogitsStayFinite) {
   EXPECT_TRUE(parts.loss.isfinite().item<bool>());
   EXPECT_TRUE(parts.weight.isfinite().all().item<bool>());
   expect_close(parts.loss, plain.loss, 1e-5);
+}
+
+/// Bytes of tensors on the CPU, now and at most, while it is the thread's reporter.
+struct ByteCounter : c10::MemoryReportingInfoBase {
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    now += bytes;
+    peak = std::max(peak, now);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t now = 0, peak = 0;
+};
+
+TEST(ProjectedLoss, NeverHoldsTheWholeTable) {
+  const Problem problem(1024, 20000, 64, at::kFloat, 0);  // a table of 78 MiB
+  const auto measure = [&](int64_t table_bytes) {
+    const auto counter = std::make_shared<ByteCounter>();
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
+    const auto started = std::chrono::steady_clock::now();
+    problem.run(0.1, table_bytes);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    std::printf("parts of %4lld MiB: peak %6.1f MiB, %.3f s\n", static_cast<long long>(table_bytes >> 20),
+                static_cast<double>(counter->peak) / (1 << 20), seconds);
+    return counter->peak;
+  };
+  measure(int64_t{1} << 20);  // warms up
+  const int64_t plain = measure(int64_t{1} << 30), parts = measure(int64_t{8} << 20);
+  EXPECT_LT(parts, plain / 4);
 }
 
 TEST(ProjectedLoss, EachLossInPartsIsEachLoss) {
