@@ -89,8 +89,9 @@ std::vector<LaneItem> Lanes::next() {
 double Lanes::progress() const { return static_cast<double>(given_) / static_cast<double>(items_per_epoch_); }
 
 std::string Lanes::fingerprint() const {
-  uint64_t key = random_key(options_.seed, options_.lanes, options_.max_steps, options_.shuffle, options_.repeat);
-  for (const char c : plan_->fingerprint()) key = random_key(key, static_cast<unsigned char>(c));
+  const auto [first, second] = plan_->key();
+  uint64_t key = random_key(options_.seed, options_.lanes, first, second, options_.shuffle, options_.repeat);
+  if (options_.max_steps > 0) key = random_key(key, options_.max_steps);
   for (const Span& span : spans_) key = random_key(key, span.document, span.begin, span.end);
   return fmt::format("{:016x}-{}", key, corpus_->fingerprint());
 }

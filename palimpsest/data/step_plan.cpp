@@ -18,7 +18,7 @@ class SegmentPlan : public StepPlan {
   }
   int64_t window() const override { return options_.segment; }
   bool framed() const override { return false; }
-  std::string fingerprint() const override { return fmt::format("segments {} {}", options_.segment, options_.overlap); }
+  std::pair<int64_t, int64_t> key() const override { return {options_.segment, options_.overlap}; }
 
  private:
   SegmentOptions options_;
@@ -32,7 +32,7 @@ class GivenPlan : public StepPlan {
       for (const Step& step : document)
         key = random_key(key, step.read.begin, step.read.end, step.write.begin, step.write.end);
     }
-    fingerprint_ = fmt::format("steps {:016x}", key);
+    key_ = static_cast<int64_t>(key);
   }
   int64_t count(const Span& span) const override {
     return span.size() > 0 ? static_cast<int64_t>(steps_.at(static_cast<size_t>(span.document)).size()) : 0;
@@ -42,12 +42,12 @@ class GivenPlan : public StepPlan {
   }
   int64_t window() const override { return window_; }
   bool framed() const override { return true; }
-  std::string fingerprint() const override { return fingerprint_; }
+  std::pair<int64_t, int64_t> key() const override { return {window_, key_}; }
 
  private:
   std::vector<std::vector<Step>> steps_;
   int64_t window_;
-  std::string fingerprint_;
+  int64_t key_ = 0;
 };
 
 }  // namespace

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <memory>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "palimpsest/data/segments.h"
@@ -28,7 +28,7 @@ class StepPlan {
   /// Rows stand between <s> and </s>, as dialogues are trained; segments of a text stand alone.
   virtual bool framed() const = 0;
   /// Differs whenever steps could.
-  virtual std::string fingerprint() const = 0;
+  virtual std::pair<int64_t, int64_t> key() const = 0;
 };
 
 /// Windows of a span (segments.h). Usage error for a bad segment or overlap.
