@@ -238,9 +238,9 @@ class MpiCommunicator : public Communicator {
   }
 
   void listen() {
-    if (size_ > 1 && MPI_Irecv(&heard_byte_, 1, MPI_CHAR, static_cast<int>((rank_ + size_ - 1) % size_), 0, beats_,
-                               &ear_) != MPI_SUCCESS)
-      fail("MPI lost the connection");
+    if (size_ == 1) return;
+    const int before = static_cast<int>((rank_ + size_ - 1) % size_);
+    if (MPI_Irecv(&heard_byte_, 1, MPI_CHAR, before, 0, beats_, &ear_) != MPI_SUCCESS) fail("MPI lost the connection");
   }
 
   /// Signs of life go round in a ring: each process tells the next and listens to the one before.
