@@ -755,9 +755,9 @@ std::string Trainer::save() {
                   {"max_steps", options_.max_steps},
                   {"tokens_seen", tokens_seen_},
                   {"threads", thread_count()},
-                  {"processes", communicator_->size()},
                   {"lanes", lanes_->state()},
                   {"options", options_to_json(options_)}};
+    if (communicator_->size() > 1) state["processes"] = communicator_->size();
     if (best_.step > 0) state["best"] = {{"step", best_.step}, {"value", best_.value}, {"since", best_.since}};
     write_json((fs::path(folder) / kState).string(), state);
   });
