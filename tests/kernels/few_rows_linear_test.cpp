@@ -71,7 +71,6 @@ TEST(FewRowsLinear, StandsInOnlyWhereItMay) {
 }
 
 TEST(Linear, EqualsItsTwinForAnyRows) {
-  EXPECT_TRUE(std::string(many_rows_backend()) == "onednn" || std::string(many_rows_backend()) == "blas");
   for (const int64_t rows : {1, 3, 8, 9, 31, 130}) {
     for (const int64_t inner : {1, 7, 64, 129}) {
       for (const int64_t out : {1, 5, 70}) {

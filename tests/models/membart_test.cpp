@@ -3,9 +3,8 @@
 #include <cmath>
 
 #include "palimpsest/core/error.h"
-#include "palimpsest/models/bart.h"
 #include "palimpsest/nn/loss.h"
-#include "tests/support/tensors.h"
+#include "tests/models/small_bart.h"
 
 namespace palimpsest::models {
 namespace {
@@ -15,47 +14,10 @@ using test::expect_close;
 using test::expect_identical;
 using test::randn;
 
-constexpr int64_t kSlots = 3, kLanes = 2, kLength = 6;
-
-BartConfig small(int64_t slots = kSlots, bool shared = false) {
-  BartConfig config;
-  config.vocab_size = 20;
-  config.d_model = 8;
-  config.encoder_layers = config.decoder_layers = 2;
-  config.encoder_attention_heads = config.decoder_attention_heads = 2;
-  config.encoder_ffn_dim = config.decoder_ffn_dim = 12;
-  config.max_position_embeddings = 16;
-  config.dropout = 0;
-  config.memory = {.kind = "membart", .slots = slots, .shared = shared};
-  return config;
-}
-
-std::shared_ptr<BartModel> make_model(const BartConfig& config) {
-  auto model = std::make_shared<BartModel>(config, at::kDouble);
-  model->initialize({.std = 0.4, .slot_std = 1.0, .seed = 11});
-  model->eval();
-  return model;
-}
-
-at::Tensor some_ids(uint64_t seed, int64_t lanes = kLanes, int64_t length = kLength) {
-  return (randn({lanes, length}, seed).abs() * 1000).to(at::kLong).remainder(15).add(4);
-}
-
-EncodeInput input_of(uint64_t seed) {
-  EncodeInput input;
-  input.ids = some_ids(seed);
-  input.memory = {randn({kLanes, kSlots, 8}, seed + 50)};
-  return input;
-}
-
 at::Tensor resets(bool value) { return at::full({kLanes}, value, at::kBool); }
 
-at::Tensor logits_of(const BartModel& model, const EncoderOutput& encoded) {
-  return model.logits(model.decode(some_ids(77, encoded.context.size(0), 5), {}, encoded));
-}
-
 TEST(MemBart, M1ResetEqualsAFreshStateBitForBit) {
-  const auto model = make_model(small());
+  const auto model = make_small(small());
   EncodeInput poisoned = input_of(1), fresh = input_of(1);
   poisoned.reset = resets(true);
   fresh.memory = model->fresh_memory(kLanes);
@@ -69,7 +31,7 @@ TEST(MemBart, M1ResetEqualsAFreshStateBitForBit) {
 }
 
 TEST(MemBart, M2AResetForgetsNaNAndLeavesOtherLanesAlone) {
-  const auto model = make_model(small());
+  const auto model = make_small(small());
   EncodeInput input = input_of(2);
   const auto clean = model->encode(input);
   input.memory.slots = input.memory.slots.clone();
@@ -81,7 +43,7 @@ TEST(MemBart, M2AResetForgetsNaNAndLeavesOtherLanesAlone) {
 }
 
 TEST(MemBart, M3PermutingSlotsPermutesTheMemoryAndNothingElse) {
-  const auto model = make_model(small());
+  const auto model = make_small(small());
   EncodeInput input = input_of(3);
   const auto before = model->encode(input);
   const at::Tensor logits = logits_of(*model, before);
@@ -118,13 +80,13 @@ double cross_slot_derivative(const BartModel& model, bool visible) {
 TEST(MemBart, M4SlotsSeeOtherSlotsOnlyThroughTokensOfLowerLayers) {
   BartConfig one_layer = small();
   one_layer.encoder_layers = 1;
-  EXPECT_EQ(cross_slot_derivative(*make_model(one_layer), true), 0.0);
-  EXPECT_GT(cross_slot_derivative(*make_model(small()), true), 1e-6);
-  EXPECT_EQ(cross_slot_derivative(*make_model(small()), false), 0.0);
+  EXPECT_EQ(cross_slot_derivative(*make_small(one_layer), true), 0.0);
+  EXPECT_GT(cross_slot_derivative(*make_small(small()), true), 1e-6);
+  EXPECT_EQ(cross_slot_derivative(*make_small(small()), false), 0.0);
 }
 
 TEST(MemBart, M5TheGateChoosesBetweenOldAndNew) {
-  const auto model = make_model(small());
+  const auto model = make_small(small());
   const EncodeInput input = input_of(5);
   at::Tensor entered, last;
   EncodeInput observed = input;
@@ -145,7 +107,7 @@ TEST(MemBart, M5TheGateChoosesBetweenOldAndNew) {
 }
 
 TEST(MemBart, M6WithTheMemoryHiddenTheTokensAreStockBarts) {
-  const auto with = make_model(small()), without = make_model(small(0));
+  const auto with = make_small(small()), without = make_small(small("membart:0"));
   EncodeInput input = input_of(6);
   input.use_memory = false;
   EncodeInput plain;
@@ -158,7 +120,7 @@ TEST(MemBart, M6WithTheMemoryHiddenTheTokensAreStockBarts) {
 
 TEST(MemBart, M7SlotRowsEqualTheMaskedSquareForm) {
   // One softmax over all slots and tokens, other slots masked out: the form of the authors' code.
-  const auto model = make_model(small());
+  const auto model = make_small(small());
   const auto& layer = *model->encoder_layers[0]->self_attn;
   const auto& own = *model->memory->layers[0]->self_attn;
   const at::Tensor tokens = randn({kLanes, kLength, 8}, 7), slots = randn({kLanes, kSlots, 8}, 8);
@@ -174,7 +136,7 @@ TEST(MemBart, M7SlotRowsEqualTheMaskedSquareForm) {
 }
 
 TEST(MemBart, M8PaddingChangesNothing) {
-  const auto model = make_model(small());
+  const auto model = make_small(small());
   EncodeInput whole = input_of(8), padded = input_of(8);
   whole.ids = whole.ids.narrow(1, 0, 4);
   padded.ids = padded.ids.clone();
@@ -191,7 +153,7 @@ TEST(MemBart, M8PaddingChangesNothing) {
 }
 
 TEST(MemBart, M9ALaneOfPaddingAloneKeepsAFiniteMemory) {
-  const auto model = make_model(small());
+  const auto model = make_small(small());
   EncodeInput input = input_of(9);
   input.mask = at::ones({kLanes, kLength}, at::kBool);
   input.mask[1].fill_(false);
@@ -206,7 +168,7 @@ TEST(MemBart, M9ALaneOfPaddingAloneKeepsAFiniteMemory) {
 
 /// Largest |d logits of segment 2 / d token rows of segment 1|.
 double influence_of_the_segment_before(bool detach, bool reset) {
-  const auto model = make_model(small());
+  const auto model = make_small(small());
   model->shared->weight.requires_grad_(true);
   at::Tensor first_tokens;
   EncodeInput first = input_of(10);
@@ -231,7 +193,7 @@ TEST(MemBart, M12GradientsReachTheSegmentBeforeOnlyWithinTheHorizon) {
 TEST(MemBart, M13GradientsDoNotCrossAReset) { EXPECT_EQ(influence_of_the_segment_before(false, true), 0.0); }
 
 TEST(MemBart, M14CarryingValuesEqualsOneLongRollout) {
-  const auto model = make_model(small());
+  const auto model = make_small(small());
   Memory long_run = model->fresh_memory(kLanes), carried = model->fresh_memory(kLanes);
   for (uint64_t t = 0; t < 5; ++t) {
     EncodeInput input;
@@ -245,7 +207,7 @@ TEST(MemBart, M14CarryingValuesEqualsOneLongRollout) {
 }
 
 TEST(MemBart, M15SharedWeightsSaveExactlyTheSlotLayers) {
-  const auto own = make_model(small()), shared = make_model(small(kSlots, true));
+  const auto own = make_small(small()), shared = make_small(small("membart:3,shared"));
   int64_t slot_layers = 0;
   for (const auto& layer : own->memory->layers) slot_layers += nn::parameter_count(*layer);
   EXPECT_EQ(nn::parameter_count(*own) - nn::parameter_count(*shared), slot_layers);
@@ -254,7 +216,7 @@ TEST(MemBart, M15SharedWeightsSaveExactlyTheSlotLayers) {
 }
 
 TEST(MemBart, OwnSlotWeightsEqualToTheLayersGiveTheSharedModel) {
-  const auto own = make_model(small()), shared = make_model(small(kSlots, true));
+  const auto own = make_small(small()), shared = make_small(small("membart:3,shared"));
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> by_name;
   for (const auto& entry : own->named_parameters()) by_name[entry.key()] = entry.value();
@@ -272,7 +234,7 @@ TEST(MemBart, OwnSlotWeightsEqualToTheLayersGiveTheSharedModel) {
 TEST(MemBart, ADecoderThatLeavesTheMemoryOutSeesTheTokensAlone) {
   BartConfig config = small();
   config.decoder_sees_memory = false;
-  const auto model = make_model(config);
+  const auto model = make_small(config);
   const auto output = model->encode(input_of(17));
   EXPECT_EQ(output.context.size(1), kLength);
   expect_identical(output.context, output.hidden, "context");
@@ -302,7 +264,7 @@ TEST(Bart, TheStructuredStartTiesWhatItSays) {
 }
 
 TEST(Bart, DecodingStepByStepEqualsTheWholeSequence) {  // FR-86
-  const auto model = make_model(small());
+  const auto model = make_small(small());
   const auto encoded = model->encode(input_of(18));
   const at::Tensor ids = some_ids(19, kLanes, 9);
   const at::Tensor whole = model->decode(ids, {}, encoded);
@@ -322,7 +284,7 @@ TEST(Bart, DecodingStepByStepEqualsTheWholeSequence) {  // FR-86
 }
 
 TEST(Bart, RowsOfOneSourceShareItsKeys) {
-  const auto model = make_model(small());
+  const auto model = make_small(small());
   const auto encoded = model->encode(input_of(22));
   const at::Tensor ids = some_ids(23, 3 * kLanes, 4);
   const at::Tensor together = model->decode(ids, {}, encoded);
@@ -335,7 +297,7 @@ TEST(Bart, RowsOfOneSourceShareItsKeys) {
 }
 
 TEST(Bart, TheDecoderNeverSeesLaterTokens) {  // FR-46
-  const auto model = make_model(small());
+  const auto model = make_small(small());
   const auto encoded = model->encode(input_of(20));
   const at::Tensor ids = some_ids(21, kLanes, 9);
   const at::Tensor whole = model->decode(ids, {}, encoded);
@@ -348,7 +310,7 @@ TEST(Bart, TheDecoderNeverSeesLaterTokens) {  // FR-46
 }
 
 TEST(Bart, RunningPastThePositionTableNamesTheLimit) {  // FR-41
-  const auto model = make_model(small());
+  const auto model = make_small(small());
   EncodeInput input;
   input.ids = some_ids(1, 1, 17);
   try {

@@ -3,9 +3,8 @@
 #include <cmath>
 
 #include "palimpsest/checkpoint/model_folder.h"
-#include "palimpsest/models/bart.h"
+#include "tests/models/small_bart.h"
 #include "tests/support/paths.h"
-#include "tests/support/tensors.h"
 
 namespace palimpsest::models {
 namespace {
@@ -15,43 +14,9 @@ using test::expect_close;
 using test::expect_identical;
 using test::randn;
 
-constexpr int64_t kSlots = 3, kLanes = 2, kLength = 6, kWidth = 8;
-
-std::shared_ptr<BartModel> make_model(const std::string& memory) {
-  Json json = BartConfig().to_json();
-  for (const auto& [key, value] : std::map<std::string, int64_t>{{"vocab_size", 20},
-                                                                 {"d_model", kWidth},
-                                                                 {"encoder_layers", 2},
-                                                                 {"decoder_layers", 2},
-                                                                 {"encoder_attention_heads", 2},
-                                                                 {"decoder_attention_heads", 2},
-                                                                 {"encoder_ffn_dim", 12},
-                                                                 {"decoder_ffn_dim", 12},
-                                                                 {"max_position_embeddings", 16}})
-    json[key] = value;
-  json["palimpsest"] = {{"format", 1}, {"memory", memory}};
-  auto model = std::make_shared<BartModel>(BartConfig::from_json(json, "config.json"), at::kDouble);
-  model->initialize({.std = 0.4, .slot_std = 1.0, .seed = 11});
-  model->eval();
-  return model;
-}
-
-at::Tensor ids_of(uint64_t seed, int64_t lanes = kLanes, int64_t length = kLength) {
-  return (randn({lanes, length}, seed).abs() * 1000).to(at::kLong).remainder(15).add(4);
-}
-EncodeInput input_of(uint64_t seed) {
-  EncodeInput input;
-  input.ids = ids_of(seed);
-  input.memory = {randn({kLanes, kSlots, kWidth}, seed + 50)};
-  return input;
-}
-at::Tensor logits_of(const BartModel& model, const EncoderOutput& encoded) {
-  return model.logits(model.decode(ids_of(77, encoded.context.size(0), 5), {}, encoded));
-}
-
 class MemoryKinds : public testing::TestWithParam<const char*> {
  protected:
-  MemoryKinds() : model_(make_model(GetParam())) {}
+  MemoryKinds() : model_(make_small(small(GetParam()))) {}
   std::shared_ptr<BartModel> model_;
 };
 
@@ -148,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(All, MemoryKinds,
                          });
 
 TEST(Memformer, WithReZeroStartsAsTheStockModel) {  // M17
-  const auto stock = make_model("none"), memformer = make_model("memformer:3,rezero");
+  const auto stock = make_small(small("none")), memformer = make_small(small("memformer:3,rezero"));
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> weights;
   for (const auto& entry : stock->named_parameters()) weights[entry.key()] = entry.value();
@@ -156,7 +121,7 @@ TEST(Memformer, WithReZeroStartsAsTheStockModel) {  // M17
     if (weights.count(entry.key()) != 0) entry.value().copy_(weights.at(entry.key()));
   }
   expect_identical(logits_of(*memformer, memformer->encode(input_of(12))),
-                   logits_of(*stock, stock->encode({.ids = ids_of(12)})), "logits");
+                   logits_of(*stock, stock->encode({.ids = some_ids(12)})), "logits");
 }
 
 }  // namespace

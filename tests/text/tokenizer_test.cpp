@@ -144,7 +144,10 @@ TEST(Tokenizer, NeedsTimeThatGrowsWithTheTextAlone) {
     }
     return static_cast<double>(best);
   };
-  EXPECT_LT(cost(100000) / cost(10000), 60.0);
+  // A busy machine may spoil one comparison, not all; a cost of the square would spoil all.
+  double least = std::numeric_limits<double>::max();
+  for (int attempt = 0; attempt < 5 && !(least < 20.0); ++attempt) least = std::min(least, cost(100000) / cost(10000));
+  EXPECT_LT(least, 20.0);
 }
 
 /// The definition itself: rank by rank, each pair from left to right.

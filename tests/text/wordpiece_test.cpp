@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // WordPiece with a small vocabulary: files, settings, decoding, streaming, saving.
 #include <gmock/gmock.h>
+#include <malloc.h>
 
 #include <ctime>
 #include <limits>
@@ -120,6 +121,9 @@ TEST(WordPiece, LimitsWordsByCharactersAfterNormalization) {
 }
 
 TEST(WordPiece, NeedsTimeThatGrowsWithTheTextAlone) {
+  // Memory is kept between repeats: else the longer text pays for fresh pages each time and the shorter one never.
+  mallopt(M_MMAP_THRESHOLD, 1 << 28);
+  mallopt(M_TRIM_THRESHOLD, 1 << 28);
   const auto tokenizer = Tokenizer::load(fixture("wordpiece_vocab.txt"));
   Json json = tokenizer->to_json();
   json["model"]["max_input_chars_per_word"] = 1000000000;
@@ -135,9 +139,15 @@ TEST(WordPiece, NeedsTimeThatGrowsWithTheTextAlone) {
     }
     return static_cast<double>(std::max<std::clock_t>(best, 20));
   };
+  // pays.
   for (const char* unit : {"a", "\u00E9", "\u4E2D", "e\u0301", "!", "a\u200D", "[MASK]"}) {
-    EXPECT_LT(cost(*tokenizer, unit, 100000) / cost(*tokenizer, unit, 10000), 60.0) << unit;
-    EXPECT_LT(cost(*unlimited, unit, 100000) / cost(*unlimited, unit, 10000), 60.0) << unit;
+    for (const auto& subject : {tokenizer, unlimited}) {
+      // A busy machine may spoil one comparison, not all; a cost of the square would spoil all.
+      double least = std::numeric_limits<double>::max();
+      for (int attempt = 0; attempt < 5 && !(least < 25.0); ++attempt)
+        least = std::min(least, cost(*subject, unit, 100000) / cost(*subject, unit, 10000));
+      EXPECT_LT(least, 25.0) << unit;
+    }
   }
 }
 
