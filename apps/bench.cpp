@@ -26,7 +26,7 @@ struct BenchFlags {
   bool json = false;
   static void fields(auto& o, auto&& field) {
     field("model", o.model, "");
-    field("memory", o.memory, "another memory than the folder's: none | membart:M");
+    field("memory", o.memory, "another memory than the folder's, as in convert");
     field("batch", o.batch, "rows");
     field("length", o.length, "tokens of a row: of source and target in forward, of the source in generate");
     field("max_new_tokens", o.max_new_tokens, "generate: tokens that are written, no more and no fewer");
@@ -45,8 +45,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 checkpoint::ModelFolder model_of(const BenchFlags& flags) {
   if (!flags.model.model.empty()) {
     if (flags.memory.empty()) return load(flags.model);
-    return checkpoint::load_model(flags.model.model,
-                                  {.widen = true, .memory = memory::MemoryOptions::parse(flags.memory)});
+    return load(flags.model, memory::MemoryOptions::parse(flags.memory));
   }
   auto config = models::BartConfig::base();
   if (!flags.memory.empty()) config.memory = memory::MemoryOptions::parse(flags.memory);

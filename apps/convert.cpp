@@ -19,7 +19,8 @@ struct ConvertFlags {
   bool allow_missing = false, json = false;
   static void fields(auto& o, auto&& field) {
     field("out", o.out, "folder to write; it must not be there yet");
-    field("memory", o.memory, "none | membart:M | membart:M,shared; empty: as the folder says");
+    field("memory", o.memory,
+          "none | membart:M[,shared][,l2] | memformer:M[,rezero][,gate][,l2]; empty: as the folder says");
     field(
         "memory_init", o.memory_init,
         "how a memory starts that the folder lacks: random (N(0, 0.01), as its authors do; 0.001 from a width of 1024 "

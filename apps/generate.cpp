@@ -4,7 +4,6 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <set>
 
 #include "apps/command.h"
 #include "apps/model_flags.h"
@@ -198,10 +197,9 @@ class Generator {
         row.erase(row.begin(), row.end() - room);
       }
     }
-    const int64_t pad = options_.pad_token_id >= 0 ? options_.pad_token_id : -1;
-    return generate::make_decoder(*folder_.model, rows,
-                                  {.pad_id = pad >= 0 || bart_ != nullptr ? std::max<int64_t>(0, pad) : no_pad_in(rows),
-                                   .decoder_start_id = options_.decoder_start_token_id});
+    generate::PromptOptions prompts{.decoder_start_id = options_.decoder_start_token_id};
+    if (options_.pad_token_id >= 0) prompts.pad_id = options_.pad_token_id;
+    return generate::make_decoder(*folder_.model, rows, prompts);
   }
 
   /// Rows that one batch may hold: a memory reads a text of several segments alone.
@@ -210,15 +208,6 @@ class Generator {
  private:
   int64_t wanted_new() const {
     return options_.max_new_tokens >= 0 ? options_.max_new_tokens : GenerationOptions::kDefaultNewTokens;
-  }
-
-  /// An id that no row holds at its left end: a model without a padding token pads with anything that is masked.
-  static int64_t no_pad_in(const std::vector<IdRow>& rows) {
-    std::set<int64_t> firsts;
-    for (const IdRow& row : rows) firsts.insert(row.front());
-    int64_t id = 0;
-    while (firsts.count(id) != 0) ++id;
-    return id;
   }
 
   std::unique_ptr<generate::Decoder> from_segments(const IdRow& row) const {
@@ -261,12 +250,6 @@ Json to_json(const generate::Generations& result, int64_t pad, bool with_text) {
   return json;
 }
 
-int64_t pad_of(const GenerationOptions& options) {
-  return options.pad_token_id >= 0       ? options.pad_token_id
-         : !options.eos_token_id.empty() ? options.eos_token_id.front()
-                                         : 0;
-}
-
 int run_one(const GenerateFlags& flags, const Generator& generator) {
   std::vector<IdRow> rows;
   if (!flags.input_ids.empty()) {
@@ -292,7 +275,7 @@ int run_one(const GenerateFlags& flags, const Generator& generator) {
   }
   const auto result = generate::generate(*decoder, generator.options(), request);
   if (flags.json) {
-    print_json(to_json(result, pad_of(generator.options()), request.tokenizer != nullptr));
+    print_json(to_json(result, generator.options().filler(), request.tokenizer != nullptr));
   } else if (stream) {
     print_line("");
   } else {
@@ -392,7 +375,7 @@ int run_lines(const GenerateFlags& flags, const Generator& generator) {
       one.start = {result.start[i]};
       one.items = {result.items[i]};
       if (flags.json) {
-        Json json = to_json(one, pad_of(generator.options()), generator.tokenizer() != nullptr);
+        Json json = to_json(one, generator.options().filler(), generator.tokenizer() != nullptr);
         json["line"] = numbers[i] + 1;
         writer.write(json.dump(-1, ' ', false, Json::error_handler_t::replace));
         continue;

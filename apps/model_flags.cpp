@@ -13,11 +13,12 @@ void require(const char* flag, const std::string& value) {
 
 at::Device device_of(const ModelFlags& flags) { return checkpoint::device_named(flags.device); }
 
-checkpoint::ModelFolder load(const ModelFlags& flags) {
+checkpoint::ModelFolder load(const ModelFlags& flags, std::optional<memory::MemoryOptions> memory) {
   require("--model", flags.model);
   checkpoint::LoadOptions options;
   options.device = device_of(flags);
   options.allow_missing = flags.allow_missing;
+  options.memory = std::move(memory);
   // Stored half floats are widened by default: on CPUs without half-float units they are slower, not faster.
   options.widen = true;
   const bool int8 = flags.dtype == "int8";

@@ -7,6 +7,14 @@
 
 namespace palimpsest::attention {
 
+bool keeps_order(const std::vector<int64_t>& rows, int64_t count) {
+  if (static_cast<int64_t>(rows.size()) != count) return false;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] != static_cast<int64_t>(i)) return false;
+  }
+  return true;
+}
+
 at::Tensor State::Entry::value() const { return axis == 0 ? buffer : buffer.narrow(1, 0, length).transpose(1, axis); }
 
 const State::Entry* State::find(const std::string& name) const {
@@ -69,17 +77,10 @@ int64_t State::bytes() const {
 }
 
 State State::select(const std::vector<int64_t>& rows) const {
-  const auto stays = [&](const Entry& entry) {
-    if (entry.buffer.size(0) != static_cast<int64_t>(rows.size())) return false;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i] != static_cast<int64_t>(i)) return false;
-    }
-    return true;
-  };
   State chosen;
   for (const Entry& entry : entries_) {
     chosen.entries_.push_back(entry);
-    if (stays(entry)) continue;
+    if (keeps_order(rows, entry.buffer.size(0))) continue;
     auto shape = entry.buffer.sizes().vec();
     shape[0] = static_cast<int64_t>(rows.size());
     at::Tensor& buffer = chosen.entries_.back().buffer = at::empty(shape, entry.buffer.options());

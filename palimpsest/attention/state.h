@@ -11,6 +11,9 @@
 
 namespace palimpsest::attention {
 
+/// Whether selecting `rows` leaves a batch of `count` rows as it is.
+bool keeps_order(const std::vector<int64_t>& rows, int64_t count);
+
 class State {
  public:
   bool contains(const std::string& name) const;
@@ -24,7 +27,6 @@ class State {
   /// Size of the axis that `append` grows; 0 where the name is absent.
   int64_t length(const std::string& name) const;
 
-  bool empty() const { return entries_.empty(); }
   int64_t bytes() const;  ///< with the room kept
   /// Rows of the batch, in the given order; may repeat and drop. Nothing is copied where the order stays.
   State select(const std::vector<int64_t>& rows) const;

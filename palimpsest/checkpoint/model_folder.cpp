@@ -47,11 +47,11 @@ std::string list_of(const std::vector<std::string>& names) {
 using Tensors = std::map<std::string, at::Tensor>;
 
 /// The tensors of a file under their full names: prefix added, buffers of other programs left out, the tied table under
-/// its first name.
-Tensors full_names(const models::Model& model, const Tensors& tensors, LoadReport& report) {
-  const NameTable& table = name_table(model.family());
-  std::set<std::string> expected(table.tied.begin(), table.tied.end());
-  for (const auto& [name, tensor] : named_tensors(model)) expected.insert(name);
+/// the names of `own` (the model's) alone.
+Tensors full_names(const NameTable& table, const std::set<std::string>& own, const Tensors& tensors,
+                   LoadReport& report) {
+  std::set<std::string> expected = own;
+  expected.insert(table.tied.begin(), table.tied.end());
   Tensors given;
   for (const auto& [name, tensor] : tensors) {
     std::string full = table.full_name_of(name);
@@ -60,9 +60,6 @@ Tensors full_names(const models::Model& model, const Tensors& tensors, LoadRepor
     if (full != name) report.renamed.emplace_back(name, full);
     given[full] = tensor;
   }
-  // The names of one tied table that the model does not have on their own.
-  std::set<std::string> own;
-  for (const auto& [name, tensor] : named_tensors(model)) own.insert(name);
   at::Tensor tied;
   for (const std::string& name : table.tied) {
     if (given.count(name) != 0 && !tied.defined()) tied = given.at(name);
@@ -88,7 +85,10 @@ Matched match(const models::Model& model, const Tensors& tensors, const std::str
   Matched matched;
   LoadReport& report = matched.report;
   const NameTable& table = name_table(model.family());
-  Tensors given = full_names(model, tensors, report);
+  const auto parameters = named_tensors(model);
+  std::set<std::string> own;
+  for (const auto& [name, parameter] : parameters) own.insert(name);
+  Tensors given = full_names(table, own, tensors, report);
   const auto* bart = dynamic_cast<const models::BartModel*>(&model);
   std::vector<std::string> misshapen;
   std::set<std::string> of_memory;
@@ -96,7 +96,7 @@ Matched match(const models::Model& model, const Tensors& tensors, const std::str
     for (const auto& entry : bart->memory->named_parameters())
       of_memory.insert(table.file_name_of("memory." + entry.key()));
   }
-  for (const auto& [name, parameter] : named_tensors(model)) {
+  for (const auto& [name, parameter] : parameters) {
     const bool may_be_new = options.memory && of_memory.count(name) != 0;
     const auto found = given.find(name);
     if (found == given.end()) {
@@ -140,12 +140,9 @@ Matched match(const models::Model& model, const Tensors& tensors, const std::str
                                       : "config.json and weights must belong together");
 }
 
-}  // namespace
-
-LoadReport fill_model(models::Model& model, const std::map<std::string, at::Tensor>& tensors, const std::string& source,
-                      const LoadOptions& options) {
+/// Puts what was matched into a model of the same config, and initialises the rest.
+LoadReport fill(models::Model& model, Matched matched, const LoadOptions& options) {
   const at::NoGradGuard no_grad;
-  Matched matched = match(model, tensors, source, options);
   LoadReport& report = matched.report;
   std::map<std::string, at::Tensor> parameters;
   for (auto& [name, tensor] : named_tensors(model)) parameters.emplace(name, tensor);
@@ -165,6 +162,13 @@ LoadReport fill_model(models::Model& model, const std::map<std::string, at::Tens
   report.initialised.insert(report.initialised.end(), matched.missing.begin(), matched.missing.end());
   report.dropped.insert(report.dropped.end(), matched.unexpected.begin(), matched.unexpected.end());
   return report;
+}
+
+}  // namespace
+
+LoadReport fill_model(models::Model& model, const std::map<std::string, at::Tensor>& tensors, const std::string& source,
+                      const LoadOptions& options) {
+  return fill(model, match(model, tensors, source, options), options);
 }
 
 at::Device device_named(const std::string& name) {
@@ -206,9 +210,10 @@ Training training_from_json(const Json& config, const std::string& source) {
 
 namespace {
 
-/// Tables that config.json calls tied but whose copies in the file differ are not tied, as in the reference.
-void heed_untied_copies(Json& config, const Tensors& tensors, const std::string& path) {
-  if (config.contains("tie_word_embeddings") && config["tie_word_embeddings"] == false) return;
+/// Tables that config.json calls tied but whose copies in the file differ are not tied, as in the reference. True where
+/// the config was changed.
+bool heed_untied_copies(Json& config, const Tensors& tensors, const std::string& path) {
+  if (config.contains("tie_word_embeddings") && config["tie_word_embeddings"] == false) return false;
   const NameTable& table = name_table(config.at("model_type").get<std::string>());
   std::string first_name;
   at::Tensor first;
@@ -224,11 +229,12 @@ void heed_untied_copies(Json& config, const Tensors& tensors, const std::string&
         spdlog::warn("{}: config.json ties {} and {}, but they differ: each is used where it belongs", path, first_name,
                      spelt);
         config["tie_word_embeddings"] = false;
-        return;
+        return true;
       }
       break;
     }
   }
+  return false;
 }
 
 /// Every tensor under its name, and under the names that the metadata calls aliases of it.
@@ -252,10 +258,10 @@ at::Tensor with_rows(const at::Tensor& table, int64_t rows, double std, uint64_t
   return wider;
 }
 
-/// Gives the vocabulary's tables more rows where the caller asks for them.
-void widen_vocabulary(ModelFolder& folder, Tensors& tensors, const LoadOptions& options) {
+/// Gives the vocabulary's tables more rows where the caller asks for them; true where it did.
+bool widen_vocabulary(ModelFolder& folder, Tensors& tensors, const LoadOptions& options) {
   const int64_t rows = json_int(folder.config, "vocab_size", folder.path);
-  if (options.vocab_size <= rows) return;
+  if (options.vocab_size <= rows) return false;
   folder.config["vocab_size"] = options.vocab_size;
   const NameTable& table = name_table(folder.config.at("model_type").get<std::string>());
   std::vector<std::string> names = table.tied;
@@ -265,6 +271,7 @@ void widen_vocabulary(ModelFolder& folder, Tensors& tensors, const LoadOptions& 
     tensor = with_rows(tensor, options.vocab_size, 0.02, options.seed, name);
     folder.report.resized.push_back(name);
   }
+  return true;
 }
 
 }  // namespace
@@ -321,12 +328,13 @@ ModelFolder load_model(const std::string& path, const LoadOptions& options) {
   // On the meta device a model costs nothing: what is wrong is refused before the weights are opened, and sizes that do
   // not fit the weights before anything is allocated.
   const at::TensorOptions meta = at::TensorOptions().device(at::kMeta);
-  models::make_model(folder.config, config_path, meta);
+  auto plan = models::make_model(folder.config, config_path, meta);
   const TensorSet file = TensorSet::open(path);
   Tensors tensors = read_tensors(file);
-  heed_untied_copies(folder.config, tensors, path);
-  widen_vocabulary(folder, tensors, options);
-  match(*models::make_model(folder.config, config_path, meta), tensors, path, options);
+  const bool untied = heed_untied_copies(folder.config, tensors, path);
+  const bool wider = widen_vocabulary(folder, tensors, options);
+  if (untied || wider) plan = models::make_model(folder.config, config_path, meta);
+  Matched matched = match(*plan, tensors, path, options);
   at::ScalarType stored = at::kFloat;
   for (const auto& [name, tensor] : tensors) {
     if (tensor.is_floating_point()) stored = tensor.scalar_type();
@@ -344,7 +352,7 @@ ModelFolder load_model(const std::string& path, const LoadOptions& options) {
     }
   }
   if (options.allow_missing) folder.model->initialize({.std = folder.model->init_std(), .seed = options.seed});
-  LoadReport report = fill_model(*folder.model, tensors, path, effective);
+  LoadReport report = fill(*folder.model, std::move(matched), effective);
   report.resized = folder.report.resized;
   folder.report = std::move(report);
   folder.model->eval();

@@ -5,6 +5,8 @@
 
 namespace palimpsest::generate {
 
+using attention::keeps_order;
+
 namespace {
 
 /// Logits as search reads them: on the CPU, float32 at least.
@@ -15,14 +17,6 @@ at::Tensor readable(const at::Tensor& logits) {
 at::Tensor select_rows(const at::Tensor& tensor, const std::vector<int64_t>& rows) {
   if (!tensor.defined()) return tensor;
   return tensor.index_select(0, at::tensor(rows, at::kLong).to(tensor.device()));
-}
-
-bool keeps_order(const std::vector<int64_t>& rows, int64_t count) {
-  if (static_cast<int64_t>(rows.size()) != count) return false;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] != static_cast<int64_t>(i)) return false;
-  }
-  return true;
 }
 
 class BartDecoder : public Decoder {

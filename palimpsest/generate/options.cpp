@@ -179,6 +179,11 @@ std::vector<std::vector<int64_t>> GenerationOptions::bad_words() const {
   return words;
 }
 
+int64_t GenerationOptions::filler() const {
+  if (pad_token_id >= 0) return pad_token_id;
+  return eos_token_id.empty() ? 0 : eos_token_id.front();
+}
+
 void GenerationOptions::validate(int64_t vocab_size) const {
   at_least("max_new_tokens", max_new_tokens, -1);
   at_least("max_length", max_length, -1);

@@ -102,6 +102,8 @@ struct GenerationOptions {
   static GenerationOptions from_generation_config(const Json& json, const std::string& source,
                                                   std::vector<std::string>* warnings = nullptr);
 
+  /// What fills up shorter rows: pad_token_id, else the first end token, else 0.
+  int64_t filler() const;
   /// True where tokens are drawn: do_sample with a temperature above 0.
   bool samples() const { return do_sample && temperature > 0; }
   /// The parsed bad_words_ids; a usage error where it is no list of lists of ids.

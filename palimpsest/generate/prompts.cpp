@@ -8,18 +8,18 @@
 
 namespace palimpsest::generate {
 
-PaddedRows pad_rows(const std::vector<IdRow>& rows, int64_t pad, Side side) {
+PaddedRows pad_rows(const std::vector<IdRow>& rows, std::optional<int64_t> pad, Side side) {
   size_t longest = 0;
   for (const IdRow& row : rows) longest = std::max(longest, row.size());
   const auto width = static_cast<int64_t>(longest);
   PaddedRows padded;
-  padded.ids = at::full({static_cast<int64_t>(rows.size()), width}, pad, at::kLong);
+  padded.ids = at::full({static_cast<int64_t>(rows.size()), width}, pad.value_or(0), at::kLong);
   padded.mask = at::zeros({static_cast<int64_t>(rows.size()), width}, at::kBool);
   bool any = false;
   for (size_t i = 0; i < rows.size(); ++i) {
     const IdRow& row = rows[i];
     const bool left = side == Side::kLeft;
-    const auto is_real = [&](int64_t id) { return id != pad; };
+    const auto is_real = [&](int64_t id) { return !pad || id != *pad; };
     // Padding that the caller wrote: at the outer end alone, a pad between tokens is a token.
     auto begin = row.begin(), end = row.end();
     if (left) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "palimpsest/generate/decoder.h"
@@ -18,12 +19,13 @@ struct PaddedRows {
   at::Tensor mask;  ///< [B, L] bool, true = real; undefined where nothing is padded
 };
 enum class Side { kLeft, kRight };
-/// Fills shorter rows up with `pad`. Runs of `pad` at that end of a row count as padding too, as in the reference.
-PaddedRows pad_rows(const std::vector<IdRow>& rows, int64_t pad, Side side);
+/// Fills shorter rows up with `pad`, or with 0 where there is none. Runs of `pad` at that end of a row count as padding
+/// too, as in the reference.
+PaddedRows pad_rows(const std::vector<IdRow>& rows, std::optional<int64_t> pad, Side side);
 
 struct PromptOptions {
-  int64_t pad_id = 0;
-  int64_t decoder_start_id = 2;  ///< of an encoder-decoder
+  std::optional<int64_t> pad_id = {};  ///< unset: every id of a row is a token
+  int64_t decoder_start_id = 2;        ///< of an encoder-decoder
 };
 
 /// A decoder that goes on from `rows`: sources of an encoder-decoder (read with a fresh memory), or prompts. `model`

@@ -49,8 +49,6 @@ bool prefers_onednn() {
 
 }  // namespace
 
-const char* many_rows_backend() { return prefers_onednn() ? "onednn" : "blas"; }
-
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   if (few_rows_fit(x, weight)) return few_rows_linear(x, weight, bias);
   const bool no_graph = !(at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad()));

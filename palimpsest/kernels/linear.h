@@ -8,10 +8,9 @@ namespace palimpsest::kernels {
 
 /// x W^T + b. x [.., K], weight [N, K], bias [N] or undefined; the plain twin is at::linear. Without a graph, in
 /// float32 on the CPU, a few rows take the kernel that reads weights at the speed of memory (few_rows_linear.h), and
-/// more rows oneDNN where it is faster than the BLAS that at::linear calls (on AMD's processors: 1.2 to 1.4 times).
+/// more rows oneDNN where it is faster than the BLAS that at::linear calls: on AMD's processors, or as PALIMPSEST_GEMM
+/// (onednn | blas) says. On a Zen 2 that is 1.1 to 1.5 times (`palimpsest bench encode` beside the same with
+/// PALIMPSEST_GEMM=blas).
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
-
-/// What takes more than a few rows here: "onednn" or "blas". PALIMPSEST_GEMM names another.
-const char* many_rows_backend();
 
 }  // namespace palimpsest::kernels

@@ -15,8 +15,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-void append(std::vector<int32_t>& ids, const std::vector<int32_t>& more) {
+/// Adds to the end and keeps the last `room`.
+void append(std::vector<int32_t>& ids, const std::vector<int32_t>& more, size_t room) {
   ids.insert(ids.end(), more.begin(), more.end());
+  if (ids.size() > room) ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(room));
 }
 
 }  // namespace
@@ -56,10 +58,8 @@ Reply Chat::answer(Session& session, const std::string& text,
   };
   Moment moment = session.now();
   const auto spoken = encode(data::turn_text(kOther, text));
-  append(moment.context, spoken);
   const auto room = static_cast<size_t>(window_ - 2);
-  if (moment.context.size() > room)
-    moment.context.erase(moment.context.begin(), moment.context.end() - static_cast<std::ptrdiff_t>(room));
+  append(moment.context, spoken, room);
   std::vector<int64_t> row = {config.bos_token_id};
   row.insert(row.end(), moment.context.begin(), moment.context.end());
   row.push_back(config.eos_token_id);
@@ -99,9 +99,7 @@ Reply Chat::answer(Session& session, const std::string& text,
   reply.write_seconds = seconds_since(start);
   if (options_.generation.num_beams > 1 && on_text) on_text(best.text);
 
-  append(moment.context, encode(data::turn_text(kSelf, reply.text)));
-  if (moment.context.size() > room)
-    moment.context.erase(moment.context.begin(), moment.context.end() - static_cast<std::ptrdiff_t>(room));
+  append(moment.context, encode(data::turn_text(kSelf, reply.text)), room);
   moment.turns += 2;
   moment.tokens += static_cast<int64_t>(spoken.size()) + reply.tokens;
   session.advance(std::move(moment));

@@ -118,7 +118,6 @@ Session Session::load(const std::string& path, const std::string& fingerprint) {
   const int64_t moments = number("moments", 1, kMostKept + 1);
   NamedTensors seen;
   std::vector<Moment> read;
-  at::IntArrayRef shape;
   for (int64_t back = 0; back < moments; ++back) {
     Moment moment;
     const std::string prefix = fmt::format("{}.", back);

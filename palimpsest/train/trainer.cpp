@@ -192,10 +192,11 @@ void Trainer::prepare_tokenizer_and_corpus() {
   if (communicator_->leads()) tokenizer_->save(own);
   reads_dialogues() ? prepare_dialogues() : prepare_texts();
   std::string said;
-  auto spans = data::cut_for_lanes(split_.train, options_.lanes * options_.accumulation, &said);
   // A dialogue is never cut: its steps are given, not made by the lanes.
-  if (reads_dialogues()) spans = split_.train;
-  if (!said.empty() && communicator_->leads() && !reads_dialogues()) spdlog::info("{}", said);
+  const auto spans = reads_dialogues()
+                         ? split_.train
+                         : data::cut_for_lanes(split_.train, options_.lanes * options_.accumulation, &said);
+  if (!said.empty() && communicator_->leads()) spdlog::info("{}", said);
   lanes_.emplace(corpus_, spans, plan_,
                  data::LaneOptions{.lanes = options_.lanes * options_.accumulation,
                                    .shuffle = true,

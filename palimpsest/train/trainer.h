@@ -28,7 +28,8 @@ struct ModelOptions {
   static void fields(auto& o, auto&& field) {
     field("model", o.model, "model folder to go on from; empty: from scratch with the sizes below");
     field("memory", o.memory,
-          "none | membart:M | membart:M,shared; empty: the model folder's, or membart:16 from scratch");
+          "none | membart:M[,shared][,l2] | memformer:M[,rezero][,gate][,l2]; empty: the model folder's, or membart:16 "
+          "from scratch");
     field("memory_init", o.memory_init,
           "how a memory starts that the model folder lacks: random | copy (of the layer's own weights)");
     field("d_model", o.d_model, "width");
