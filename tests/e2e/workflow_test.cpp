@@ -8,10 +8,11 @@
 #include <fstream>
 #include <sstream>
 
+#include "palimpsest/checkpoint/tensor_names.h"
 #include "palimpsest/core/files.h"
 #include "palimpsest/core/json.h"
 #include "palimpsest/core/random.h"
-#include "palimpsest/models/model.h"
+#include "palimpsest/models/bart.h"
 #include "tests/support/paths.h"
 
 namespace palimpsest {
@@ -268,6 +269,12 @@ TEST_F(Workflow, TheFormatPageListsEveryKeyTensorAndFile) {
                            at::TensorOptions().device(at::kMeta))
             ->config_json();
     for (const auto& [key, value] : keys.items()) EXPECT_THAT(page, HasSubstr("`" + key + "`"));
+  }
+  for (const char* memory : {"membart:2", "memformer:2,gate", "memformer:2,rezero"}) {
+    models::BartConfig small;
+    small.memory = memory::MemoryOptions::parse(memory);
+    const models::BartModel with_memory(small, at::TensorOptions().device(at::kMeta));
+    for (const auto& [name, tensor] : checkpoint::named_tensors(with_memory)) tensors.push_back({{"name", name}});
   }
   for (const auto& tensor : tensors) {
     // The page writes layers as N and groups names in braces: every part of the name stands there.
