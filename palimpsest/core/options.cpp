@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <set>
 #include <sstream>
 
@@ -235,6 +236,24 @@ Json parse_toml(const std::string& text, const std::string& source) {
   }
 }
 
-Json read_toml(const std::string& path) { return parse_toml(read_file(path), path); }
+Json read_toml(const std::string& path) {
+  Json merged = Json::object();
+  std::set<std::filesystem::path> seen;
+  for (std::filesystem::path next = path; !next.empty();) {
+    if (!seen.insert(std::filesystem::weakly_canonical(next)).second)
+      throw input_error("the recipes are each other's base", next.string(), "take the key \"base\" out of one of them");
+    const Json one = parse_toml(read_file(next.string()), next.string());
+    merged.insert(one.begin(), one.end());  // what stands there already stays
+    const std::filesystem::path folder = next.parent_path();
+    next.clear();
+    if (one.contains("base")) {
+      std::string base;
+      options_detail::make_field("base", base, "").set(one.at("base"), path);
+      next = folder / base;
+    }
+  }
+  merged.erase("base");
+  return merged;
+}
 
 }  // namespace palimpsest

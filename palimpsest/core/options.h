@@ -127,7 +127,8 @@ template <class T>
 std::string options_to_toml(const T& options) {
   return options_detail::to_toml(fields_of(const_cast<T&>(options)));
 }
-/// Reads a TOML file (a recipe) into the options.
+/// Reads a TOML file (a recipe). A key `base` names another one, from its own folder, whose keys stand where this one
+/// has none; input errors: a base that is missing, or that leads back to itself.
 Json read_toml(const std::string& path);
 /// The same of a text; `source` stands in errors.
 Json parse_toml(const std::string& text, const std::string& source);

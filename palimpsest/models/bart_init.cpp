@@ -93,9 +93,15 @@ void BartModel::initialize_memory(const std::function<bool(const std::string& mo
   const double std = config_.d_model >= 1024 ? 0.001 : 0.01;
   std::map<std::string, at::Tensor> layer_weights;  // by the name that the memory's copy has
   if (init == MemoryInit::kCopy) {
+    // MemBART's slot layers; Memformer's readers look at slots as the layer looks at tokens, its writer is the last
+    // layer.
     for (size_t i = 0; i < encoder_layers.size(); ++i) {
-      for (const auto& entry : encoder_layers[i]->named_parameters())
+      for (const auto& entry : encoder_layers[i]->named_parameters()) {
         layer_weights[fmt::format("layers_{}.{}", i, entry.key())] = entry.value();
+        if (entry.key().starts_with("self_attn."))
+          layer_weights[fmt::format("readers_{}.{}", i, entry.key().substr(5))] = entry.value();
+        if (i + 1 == encoder_layers.size()) layer_weights["memory_writer." + entry.key()] = entry.value();
+      }
     }
   }
   for (const auto& entry : memory->named_parameters()) {

@@ -131,13 +131,15 @@ Trainer::Trainer(TrainOptions options, TrainHooks hooks, std::shared_ptr<Communi
     throw usage_error(fmt::format("early_stopping_patience is {}", options_.early_stopping_patience), "",
                       "give a number of evaluations, or 0 to never stop early");
   if (seeks_best() && options_.eval_steps < 1) {
-    throw usage_error("early_stopping_patience and load_best_model_at_end need evaluations", "eval_steps",
-                      "set eval_steps to 1 or more");
+    throw usage_error("early_stopping_patience, stop_at_metric and load_best_model_at_end need evaluations",
+                      "eval_steps", "set eval_steps to 1 or more");
   }
   if (options_.lanes % communicator_->size() != 0) {
     throw usage_error(fmt::format("{} lanes do not divide among {} processes", options_.lanes, communicator_->size()),
                       "lanes", "choose a multiple of the number of processes");
   }
+  check_choice("carry", options_.carry, {"keep", "reset"});
+  check_choice("decoder_sees_memory", options_.model.decoder_sees_memory, {"auto", "yes", "no"});
   check_choice("step_weights", options_.step_weights, {"uniform", "pow2", "token"});
   nn::dtype_of(options_.export_dtype);
   checkpoint::device_named(options_.device);
@@ -349,7 +351,8 @@ void Trainer::prepare_model() {
     config.eos_token_id = tokenizer_->id_of("</s>").value_or(2);
     config.decoder_start_token_id = training_.tasks.front().start_id;
     config.memory = memory::MemoryOptions::parse(sizes.memory.empty() ? "membart:16" : sizes.memory);
-    config.decoder_sees_memory = sizes.decoder_sees_memory;
+    config.decoder_sees_memory =
+        sizes.decoder_sees_memory == "auto" ? !config.memory.is_memformer() : sizes.decoder_sees_memory == "yes";
     model_ = std::make_shared<models::BartModel>(config);
     models::Init init{.segment = options_.segments.segment,
                       .seed = random_key(static_cast<uint64_t>(options_.seed), 2)};
@@ -479,6 +482,7 @@ double Trainer::step() {
   std::vector<at::Tensor> carried, memory_gradients;
   const auto device = model_->shared->weight.device();
   const auto type = model_->dtype();
+  const bool forgets = options_.carry == "reset";
   const nn::ProjectedLossOptions projected{.label_smoothing = options_.label_smoothing_factor,
                                            .table_bytes = options_.loss_table_mib << 20};
   for (int64_t a = 0; a < options_.accumulation; ++a) {
@@ -492,10 +496,11 @@ double Trainer::step() {
     const auto encode = [&](int64_t t, const memory::Memory& memory) {
       const SegmentBatch& batch = batches[static_cast<size_t>(t)];
       seed_dropout(t);
-      models::EncoderOutput encoded = model_->encode({.ids = batch.ids.to(device),
-                                                      .mask = batch.mask.defined() ? batch.mask.to(device) : batch.mask,
-                                                      .memory = memory,
-                                                      .reset = batch.reset.to(device)});
+      models::EncoderOutput encoded =
+          model_->encode({.ids = batch.ids.to(device),
+                          .mask = batch.mask.defined() ? batch.mask.to(device) : batch.mask,
+                          .memory = memory,
+                          .reset = (forgets ? at::ones_like(batch.reset) : batch.reset).to(device)});
       if (encoded.memory.slots.defined()) encoded.memory.slots = encoded.memory.slots.to(type);
       return encoded;
     };
@@ -599,7 +604,15 @@ void Trainer::write_metrics(const Json& line) {
   if (!out) throw input_error("cannot write the metrics", options_.output_dir + "/metrics.jsonl");
 }
 
-bool Trainer::seeks_best() const { return options_.load_best_model_at_end || options_.early_stopping_patience > 0; }
+bool Trainer::seeks_best() const {
+  return options_.load_best_model_at_end || options_.early_stopping_patience > 0 || options_.stop_at_metric > 0;
+}
+
+bool Trainer::metric_is_reached() const {
+  if (!(options_.stop_at_metric > 0) || best_.step == 0) return false;
+  const bool lower = parse_metric(options_.metric_for_best_model).second == "loss";
+  return lower ? best_.value <= options_.stop_at_metric : best_.value >= options_.stop_at_metric;
+}
 
 bool Trainer::patience_is_over() const {
   return options_.early_stopping_patience > 0 && best_.since >= options_.early_stopping_patience;
@@ -666,7 +679,7 @@ Json Trainer::run() {
     std::optional<Progress> progress;
     if (leads) progress.emplace("training", options_.max_steps, "steps", first);
     double shown_loss = 0;
-    while (step_ < options_.max_steps && !patience_is_over()) {
+    while (step_ < options_.max_steps && !patience_is_over() && !metric_is_reached()) {
       const bool auxiliary = auxiliary_only();
       const double loss = step();
       shown_loss = shown_loss == 0 ? loss : 0.95 * shown_loss + 0.05 * loss;
@@ -700,8 +713,10 @@ Json Trainer::run() {
     }
   }
   const std::string path = save();
-  const bool early = !stopped && patience_is_over() && step_ < options_.max_steps;
-  if (early && leads) {
+  const bool early = !stopped && (patience_is_over() || metric_is_reached()) && step_ < options_.max_steps;
+  if (early && leads && metric_is_reached()) {
+    spdlog::info("stopped at step {}: {} is {:.4f}", step_, options_.metric_for_best_model, best_.value);
+  } else if (early && leads) {
     spdlog::info("stopped early: no better {} since step {}", options_.metric_for_best_model, best_.step);
   }
   if (!stopped && options_.load_best_model_at_end && !best_checkpoint().empty() && best_.step != step_) {
@@ -804,6 +819,7 @@ void Trainer::resume_from(const std::string& path) {
                                                  "metric_for_best_model",
                                                  "early_stopping_patience",
                                                  "early_stopping_threshold",
+                                                 "stop_at_metric",
                                                  "peer_timeout",
                                                  "loss_table_mib"};
   if (state.contains("options") && communicator_->leads()) {

@@ -23,7 +23,7 @@ struct ModelOptions {
   int64_t d_model = 128, heads = 4, ffn_dim = 256, encoder_layers = 2, decoder_layers = 2;
   int64_t max_position_embeddings = 0;
   double dropout = 0;
-  bool decoder_sees_memory = true;
+  std::string decoder_sees_memory = "auto";
   std::string init = "structured";
   static void fields(auto& o, auto&& field) {
     field("model", o.model, "model folder to go on from; empty: from scratch with the sizes below");
@@ -40,7 +40,9 @@ struct ModelOptions {
     field("max_position_embeddings", o.max_position_embeddings, "rows of the position tables; 0: twice the segment");
     field("dropout", o.dropout, "dropout in training");
     field("decoder_sees_memory", o.decoder_sees_memory,
-          "the decoder attends to [memory; tokens], else to the tokens alone");
+          "whether the decoder attends to [memory; tokens], else to the tokens alone: auto (yes, but for memformer) | "
+          "yes "
+          "| no");
     field("init", o.init, "normal (N(0, 0.02)) | scaled (N(0, 1/fan-in)) | structured (see docs/training.md)");
   }
 };
@@ -58,6 +60,7 @@ struct TrainOptions {
   TaskOptions tasks;
   int64_t lanes = 16, accumulation = 1, time_horizon = 2, time_overlap = 0;
   bool memory_replay = false;
+  std::string carry = "keep";
   int64_t max_steps = 2000, auxiliary_steps = 0;
   std::string step_weights = "uniform";
   double label_smoothing_factor = 0;
@@ -73,7 +76,7 @@ struct TrainOptions {
   bool load_best_model_at_end = false;
   std::string metric_for_best_model = "loss";
   int64_t early_stopping_patience = 0;
-  double early_stopping_threshold = 0;
+  double early_stopping_threshold = 0, stop_at_metric = 0;
   double peer_timeout = 60;
   std::string cache_dir, export_dir, export_dtype = "float32";
   bool resume = true;
@@ -100,6 +103,9 @@ struct TrainOptions {
           "keep the activations of one segment of the horizon at a time and compute the others again: the same "
           "gradients, "
           "less memory, more time");
+    field("carry", o.carry,
+          "what happens to the memory between segments: keep | reset (forgotten before each: the control that never "
+          "remembers)");
     field("max_steps", o.max_steps, "optimiser steps");
     field(
         "auxiliary_steps", o.auxiliary_steps,
@@ -133,6 +139,8 @@ struct TrainOptions {
     field("early_stopping_patience", o.early_stopping_patience,
           "stop after that many evaluations without a better one; 0: never");
     field("early_stopping_threshold", o.early_stopping_threshold, "what counts as better must be so by more than this");
+    field("stop_at_metric", o.stop_at_metric,
+          "stop once metric_for_best_model is that good: how long does it take? 0: never");
     field("peer_timeout", o.peer_timeout,
           "of several processes: seconds without a sign of life after which one counts as dead");
     field("cache_dir", o.cache_dir, "where token ids are cached; empty: OUTPUT_DIR/cache");
@@ -206,6 +214,7 @@ class Trainer {
   bool note_evaluation(const Json& evaluation);
   void point_to_best() const;
   bool patience_is_over() const;
+  bool metric_is_reached() const;
   /// This process's part of rows that belong to lanes, [lanes * accumulation, ..] -> [own, ..], and all of them from
   /// everybody's.
   at::Tensor own_rows(const at::Tensor& rows) const;
