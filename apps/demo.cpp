@@ -132,7 +132,7 @@ class Demo {
       corpus = data::prepare_corpus(text.corpus, *folder_.tokenizer(), "");
       split = data::split_corpus(*corpus, recipe.split);
     }
-    ids_ = train::SpecialIds::of(folder_.bart()->config(), folder_.tokenizer().get());
+    ids_ = train::SpecialIds::of(*folder_.model, folder_.tokenizer().get());
 
     std::vector<Measured> rows;
     rows.push_back(measured(corpus, split.held_out, recipe, folder_.training, ids_, "held-out documents"));

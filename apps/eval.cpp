@@ -45,24 +45,24 @@ struct EvalFlags {
 int run(const EvalFlags& flags) {
   const train::Carry carry = train::parse_carry(flags.carry);
   const auto folder = load(flags.model);
-  const models::BartModel& model = *folder.bart();
+  const models::Model& model = *folder.model;
   if (flags.corpus.data.empty())
     throw usage_error("no text is given", "command line", "name files or folders: --data book.txt");
   checkpoint::Training training = folder.training;
   if (training.tasks.empty()) {
     // A stock model has no task of its own: it is measured on the next segment, from its family's start token.
-    training.tasks.push_back({"next", model.config().decoder_start_token_id, 0});
+    training.tasks.push_back({"next", model.ids().start, 0});
   }
   const checkpoint::Task& task = flags.task.empty() ? training.tasks.front() : training.task(flags.task);
   const int64_t segment = flags.segment > 0      ? flags.segment
                           : training.segment > 0 ? training.segment
-                                                 : model.config().max_position_embeddings / 2;
+                                                 : model.positions() / 2;
   train::EvalData data;
   if (task.name == "respond") {
     data::DialogueReader reader(flags.corpus, flags.dialogue);
     auto dialogues = data::prepare_dialogues(
         reader, data::tokenize_with(folder.need_tokenizer()),
-        {.window = segment, .longest_write = model.config().max_position_embeddings - 1, .answers = flags.answers});
+        {.window = segment, .longest_write = model.room_for_target(segment), .answers = flags.answers});
     data = {dialogues.corpus, {}, data::given_plan(std::move(dialogues.steps), segment)};
   } else {
     if (flags.replies > 0)
@@ -75,7 +75,7 @@ int run(const EvalFlags& flags) {
   if (flags.max_documents > 0 && static_cast<int64_t>(data.spans.size()) > flags.max_documents)
     data.spans.resize(static_cast<size_t>(flags.max_documents));
 
-  const auto ids = train::SpecialIds::of(model.config(), folder.tokenizer().get());
+  const auto ids = train::SpecialIds::of(model, folder.tokenizer().get());
   train::TaskOptions options;
   options.tasks = {};
   const train::BatchMaker maker(data.corpus, data.spans, data.plan, options, training.tasks, ids, 0);

@@ -244,13 +244,11 @@ Json read_toml(const std::string& path) {
       throw input_error("the recipes are each other's base", next.string(), "take the key \"base\" out of one of them");
     const Json one = parse_toml(read_file(next.string()), next.string());
     merged.insert(one.begin(), one.end());  // what stands there already stays
-    const std::filesystem::path folder = next.parent_path();
-    next.clear();
+    std::string base;
     if (one.contains("base")) {
-      std::string base;
-      options_detail::make_field("base", base, "").set(one.at("base"), path);
-      next = folder / base;
+      options_detail::make_field("base", base, "").set(one.at("base"), next.string());
     }
+    next = base.empty() ? std::filesystem::path() : next.parent_path() / base;
   }
   merged.erase("base");
   return merged;

@@ -7,10 +7,9 @@
 
 namespace palimpsest::generate {
 
-Generated greedy(const models::BartModel& model, const models::EncoderOutput& encoded, const GreedyOptions& options) {
+Generated greedy(const models::Model& model, const models::EncoderOutput& encoded, const GreedyOptions& options) {
   if (options.max_new_tokens < 0) throw usage_error(fmt::format("{} new tokens asked for", options.max_new_tokens));
-  const auto decoder =
-      make_decoder(model, encoded, at::full({encoded.context.size(0), 1}, options.start_id, at::kLong));
+  const auto decoder = make_decoder(model, encoded, at::full({encoded.rows(), 1}, options.start_id, at::kLong));
   GenerationOptions search;
   search.max_new_tokens = options.max_new_tokens;
   search.min_new_tokens = options.min_new_tokens;

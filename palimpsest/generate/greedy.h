@@ -26,6 +26,6 @@ struct Generated {
 
 /// No autograd; rows do not influence each other. More tokens than the position table holds: a usage error before
 /// any work (FR-41).
-Generated greedy(const models::BartModel& model, const models::EncoderOutput& encoded, const GreedyOptions& options);
+Generated greedy(const models::Model& model, const models::EncoderOutput& encoded, const GreedyOptions& options);
 
 }  // namespace palimpsest::generate

@@ -142,4 +142,14 @@ std::unique_ptr<Decoder> make_decoder(const models::Gpt2Model& model, const at::
   return std::make_unique<Gpt2Decoder>(model, ids, mask);
 }
 
+std::unique_ptr<Decoder> make_decoder(const models::Model& model, models::EncoderOutput encoded,
+                                      const at::Tensor& start_ids) {
+  if (const auto* bart = dynamic_cast<const models::BartModel*>(&model))
+    return make_decoder(*bart, std::move(encoded), start_ids);
+  const at::Tensor start = start_ids.to(encoded.prompt.device());
+  at::Tensor mask = encoded.prompt_mask;
+  if (mask.defined()) mask = at::cat({mask, at::ones_like(start, at::kBool)}, 1);
+  return make_decoder(dynamic_cast<const models::Gpt2Model&>(model), at::cat({encoded.prompt, start}, 1), mask);
+}
+
 }  // namespace palimpsest::generate

@@ -20,4 +20,8 @@ std::unique_ptr<Decoder> make_decoder(const models::BartModel& model, models::En
 /// undefined where nothing is padded. A row without a real token is a usage error.
 std::unique_ptr<Decoder> make_decoder(const models::Gpt2Model& model, const at::Tensor& ids, const at::Tensor& mask);
 
+/// Either of the two: writes from what a model has read. start_ids [B, T] int64 come after it.
+std::unique_ptr<Decoder> make_decoder(const models::Model& model, models::EncoderOutput encoded,
+                                      const at::Tensor& start_ids);
+
 }  // namespace palimpsest::generate

@@ -204,6 +204,15 @@ BartModel::BartModel(const BartConfig& config, const at::TensorOptions& options)
   final_logits_bias = register_buffer("final_logits_bias", at::zeros({1, config.vocab_size}, options));
 }
 
+FamilyIds BartModel::ids() const {
+  return {config_.bos_token_id, config_.pad_token_id, config_.eos_token_id, config_.decoder_start_token_id};
+}
+
+std::vector<at::Tensor> BartModel::embedding_tables() const {
+  return {shared->weight, encoder_words->weight, decoder_words->weight, encoder_embeddings->embed_positions->weight,
+          decoder_embeddings->embed_positions->weight};
+}
+
 memory::Memory BartModel::fresh_memory(int64_t batch) const { return memory ? memory->fresh(batch) : Memory{}; }
 
 EncoderOutput BartModel::encode(const EncodeInput& input) const {

@@ -43,22 +43,6 @@ struct BartConfig {
   Json to_json() const;
 };
 
-struct EncodeInput {
-  at::Tensor ids;              ///< [B, L] int64
-  at::Tensor mask = {};        ///< [B, L] bool, true = real; undefined where nothing is padded (the fast path)
-  memory::Memory memory = {};  ///< of the segment before; undefined = fresh
-  at::Tensor reset = {};       ///< [B] bool: forget `memory` first; undefined = keep all
-  bool use_memory = true;      ///< false: tokens and decoder do not see the memory, which is still written
-  memory::Observer observe = {};
-};
-
-struct EncoderOutput {
-  at::Tensor hidden;        ///< [B, L, E]
-  memory::Memory memory;    ///< to carry to the next segment
-  at::Tensor context;       ///< [B, M + L, E]: what the decoder attends to
-  at::Tensor context_mask;  ///< [B, M + L] bool or undefined
-};
-
 /// What decoding keeps between steps.
 struct DecoderState {
   attention::State rows;    ///< per row: keys and values of the tokens so far, "layer.N.key" and "layer.N.value"
@@ -110,22 +94,31 @@ class BartModel : public Model {
   int64_t vocab_size() const override { return config_.vocab_size; }
   double init_std() const override { return config_.init_std; }
   Json config_json() const override { return config_.to_json(); }
-  at::ScalarType dtype() const override { return shared->weight.scalar_type(); }
+  bool decoder_only() const override { return false; }
+  FamilyIds ids() const override;
+  int64_t positions() const override { return config_.max_position_embeddings; }
+  int64_t room_for_target(int64_t /*read*/) const override { return positions() - 1; }
+  const at::Tensor& words() const override { return shared->weight; }
+  std::vector<at::Tensor> embedding_tables() const override;
+  OutputTable output_table() const override { return {lm_head->weight, final_logits_bias.view({-1})}; }
+  const memory::MemoryOptions& memory_options() const override { return config_.memory; }
 
-  EncoderOutput encode(const EncodeInput& input) const;
+  EncoderOutput encode(const EncodeInput& input) const override;
 
   /// Hidden rows of the decoder, [R, T, E]. ids [R, T], R a multiple of the B sources, rows of one source together;
   /// mask [R, T] bool or undefined. With a state, ids are the *next* tokens and the state is carried on; without, the
   /// whole sequence. `observe` receives "decoder_hidden_states.N".
-  at::Tensor decode(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded,
-                    DecoderState* state = nullptr, const memory::Observer& observe = {}) const;
+  at::Tensor decode(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded, DecoderState* state,
+                    const memory::Observer& observe = {}) const;
+  at::Tensor decode(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded) const override {
+    return decode(ids, mask, encoded, nullptr);
+  }
   /// [.., E] -> [.., V]: the output embedding, plus the final bias.
-  at::Tensor logits(const at::Tensor& hidden) const;
+  at::Tensor logits(const at::Tensor& hidden) const override;
 
   void quantize() override;
 
-  /// A memory before anything was read; undefined slots where the model has none.
-  memory::Memory fresh_memory(int64_t batch) const;
+  memory::Memory fresh_memory(int64_t batch) const override;
 
   void initialize(const Init& init) override;
   /// The memory's parameters whose module names `chosen` takes. The layers' own weights must be there.

@@ -153,6 +153,34 @@ at::Tensor Gpt2Model::forward(const at::Tensor& ids, const at::Tensor& mask, Cau
   return rows;
 }
 
+FamilyIds Gpt2Model::ids() const {
+  return {config_.bos_token_id, config_.pad_token_id >= 0 ? config_.pad_token_id : config_.eos_token_id,
+          config_.eos_token_id, config_.eos_token_id};
+}
+
+EncoderOutput Gpt2Model::encode(const EncodeInput& input) const {
+  nn::check_shape(input.ids, {-1, -1}, "input_ids");
+  EncoderOutput output{.prompt = input.ids, .prompt_mask = input.mask};
+  if (!input.mask.defined()) return output;
+  nn::check_shape(input.mask, input.ids.sizes(), "attention_mask");
+  // Real tokens go to the right, in their order: a stable sort by "is real".
+  const at::Tensor order = std::get<1>(input.mask.to(at::kByte).sort(/*stable=*/true, /*dim=*/1, /*descending=*/false));
+  output.prompt = input.ids.gather(1, order);
+  output.prompt_mask = input.mask.gather(1, order);
+  return output;
+}
+
+at::Tensor Gpt2Model::decode(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded) const {
+  at::Tensor all = mask;
+  if (mask.defined() || encoded.prompt_mask.defined()) {
+    const auto or_ones = [](const at::Tensor& given, const at::Tensor& like) {
+      return given.defined() ? given : at::ones_like(like, at::kBool);
+    };
+    all = at::cat({or_ones(encoded.prompt_mask, encoded.prompt), or_ones(mask, ids)}, 1);
+  }
+  return forward(at::cat({encoded.prompt, ids}, 1), all).narrow(1, encoded.prompt.size(1), ids.size(1));
+}
+
 at::Tensor Gpt2Model::logits(const at::Tensor& hidden) const {
   return output_int8_.defined() ? kernels::int8_linear(hidden, output_int8_, {})
                                 : kernels::linear(hidden, lm_head->weight, {});

@@ -75,7 +75,21 @@ class Gpt2Model : public Model {
   int64_t vocab_size() const override { return config_.vocab_size; }
   double init_std() const override { return config_.initializer_range; }
   Json config_json() const override { return config_.to_json(); }
-  at::ScalarType dtype() const override { return wte->weight.scalar_type(); }
+  bool decoder_only() const override { return true; }
+  /// A row is written from where the text before it ended, so the start token is eos.
+  FamilyIds ids() const override;
+  int64_t positions() const override { return config_.n_positions; }
+  int64_t room_for_target(int64_t read) const override { return positions() - read - 1; }
+  const at::Tensor& words() const override { return wte->weight; }
+  std::vector<at::Tensor> embedding_tables() const override { return {wte->weight, wpe->weight}; }
+  OutputTable output_table() const override { return {lm_head->weight, {}}; }
+  const memory::MemoryOptions& memory_options() const override { return no_memory_; }
+  memory::Memory fresh_memory(int64_t /*batch*/) const override { return {}; }
+
+  /// Takes the prompt down, padded on the left.
+  EncoderOutput encode(const EncodeInput& input) const override;
+  /// The rows after the prompt.
+  at::Tensor decode(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded) const override;
 
   /// Hidden rows after the last norm, [B, T, E]. ids [B, T]; mask [B, S] bool (true = real) over the S = state length +
   /// T columns so far, or undefined where nothing is padded. A token's position is the number of real tokens before
@@ -84,7 +98,7 @@ class Gpt2Model : public Model {
   at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask, CausalState* state = nullptr,
                      const memory::Observer& observe = {}) const;
   /// [.., E] -> [.., V]
-  at::Tensor logits(const at::Tensor& hidden) const;
+  at::Tensor logits(const at::Tensor& hidden) const override;
   void quantize() override;
 
   void initialize(const Init& init) override;
@@ -96,6 +110,7 @@ class Gpt2Model : public Model {
 
  private:
   Gpt2Config config_;
+  memory::MemoryOptions no_memory_;
   kernels::Int8Weight output_int8_;
 };
 

@@ -8,8 +8,10 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "palimpsest/core/json.h"
+#include "palimpsest/memory/memory_stream.h"
 
 namespace palimpsest::models {
 
@@ -27,6 +29,39 @@ struct Init {
   uint64_t seed = 0;
 };
 
+/// What a model reads before it writes.
+struct EncodeInput {
+  at::Tensor ids;              ///< [B, L] int64
+  at::Tensor mask = {};        ///< [B, L] bool, true = real; undefined where nothing is padded (the fast path)
+  memory::Memory memory = {};  ///< of the segment before; undefined = fresh
+  at::Tensor reset = {};       ///< [B] bool: forget `memory` first; undefined = keep all
+  bool use_memory = true;      ///< false: tokens and decoder do not see the memory, which is still written
+  memory::Observer observe = {};
+};
+
+/// What it writes from.
+struct EncoderOutput {
+  at::Tensor hidden;        ///< [B, L, E]
+  memory::Memory memory;    ///< to carry to the next segment
+  at::Tensor context;       ///< [B, M + L, E]: what the decoder attends to
+  at::Tensor context_mask;  ///< [B, M + L] bool or undefined
+  /// Of a decoder alone, instead of all of these: the ids that it goes on from, [B, L], padded on the left, and their
+  /// mask [B, L] bool or undefined.
+  at::Tensor prompt, prompt_mask;
+  int64_t rows() const { return (prompt.defined() ? prompt : context).size(0); }  ///< B
+};
+
+/// Ids that targets are built with; -1 where a family has none.
+struct FamilyIds {
+  int64_t bos = -1, pad = -1, eos = -1, start = -1;  ///< start: what the decoder's row begins with
+};
+
+/// The map from hidden rows to logits: hidden * weight^T + bias.
+struct OutputTable {
+  at::Tensor weight;  ///< [V, E]
+  at::Tensor bias;    ///< [V] or undefined
+};
+
 class Model : public torch::nn::Module {
  public:
   /// As in "model_type" of a Hugging Face config.json.
@@ -41,8 +76,35 @@ class Model : public torch::nn::Module {
   /// encoder-decoder all of the decoder but the keys and values of the source, and the output embedding. For inference
   /// in float32 on the CPU; cannot be undone.
   virtual void quantize() = 0;
-  /// The type of the parameters.
-  virtual at::ScalarType dtype() const = 0;
+
+  /// Whether there is no encoder: what is read is the beginning of the row that is written.
+  virtual bool decoder_only() const = 0;
+  virtual FamilyIds ids() const = 0;
+  /// Rows of the position table.
+  virtual int64_t positions() const = 0;
+  /// The most tokens that can be written after `read` tokens were read, the start token not counted.
+  virtual int64_t room_for_target(int64_t read) const = 0;
+
+  /// Reads one segment (of a decoder: only takes it down).
+  virtual EncoderOutput encode(const EncodeInput& input) const = 0;
+  /// Hidden rows [B, T, E] for ids [B, T], the start token first: the row at t foretells the id at t + 1. mask [B, T]
+  /// bool or undefined.
+  virtual at::Tensor decode(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded) const = 0;
+  /// [.., E] -> [.., V]
+  virtual at::Tensor logits(const at::Tensor& hidden) const = 0;
+  virtual OutputTable output_table() const = 0;
+  /// Kind "none" where there is no memory.
+  virtual const memory::MemoryOptions& memory_options() const = 0;
+  /// A memory before anything was read; undefined slots where the model has none.
+  virtual memory::Memory fresh_memory(int64_t batch) const = 0;
+
+  /// The input embedding, [V, E].
+  virtual const at::Tensor& words() const = 0;
+  /// All tables that ids and positions are looked up in.
+  virtual std::vector<at::Tensor> embedding_tables() const = 0;
+  /// The type and place of the parameters.
+  at::ScalarType dtype() const { return words().scalar_type(); }
+  at::Device device() const { return words().device(); }
 };
 
 /// Makes the model that a config.json describes, with parameters yet to be filled. `source` stands in errors; a family

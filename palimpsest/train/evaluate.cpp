@@ -49,21 +49,20 @@ void check_memory(const memory::Memory& memory, const SegmentBatch& batch) {
 
 }  // namespace
 
-void walk(const models::BartModel& model, const EvalData& data, const WalkOptions& options,
+void walk(const models::Model& model, const EvalData& data, const WalkOptions& options,
           const std::function<SegmentBatch(std::vector<data::LaneItem>)>& make,
           const std::function<void(const SegmentBatch&, const models::EncoderOutput&)>& each) {
   const at::NoGradGuard no_grad;
   const std::vector<data::Span>& spans = data.spans;
-  const auto device = model.shared->weight.device();
+  const auto device = model.device();
 
   at::Tensor left_behind;  // [spans, M, E]: what each document's reading left at its end
-  if (options.carry == Carry::kOther && model.memory) {
+  if (options.carry == Carry::kOther && model.memory_options().enabled()) {
     if (spans.size() < 2)
       throw usage_error("another document's memory needs at least two documents", "--carry other",
                         "give more documents, or cut this one: --document pieces=2");
-    left_behind =
-        at::zeros({static_cast<int64_t>(spans.size()), model.fresh_memory(1).slots.size(1), model.config().d_model},
-                  model.shared->weight.options());
+    const at::Tensor fresh = model.fresh_memory(1).slots;
+    left_behind = at::zeros({static_cast<int64_t>(spans.size()), fresh.size(1), fresh.size(2)}, fresh.options());
     WalkOptions keep = options;
     keep.carry = Carry::kKeep;
     walk(model, data, keep, make, [&](const SegmentBatch& batch, const models::EncoderOutput& encoded) {
@@ -132,7 +131,7 @@ Json LossReport::to_json() const {
   return json;
 }
 
-LossReport evaluate_loss(const models::BartModel& model, const EvalData& data, const BatchMaker& maker,
+LossReport evaluate_loss(const models::Model& model, const EvalData& data, const BatchMaker& maker,
                          const checkpoint::Task& task, const text::Tokenizer* tokenizer, const WalkOptions& options) {
   LossReport report;
   std::map<int64_t, LossSum> by_span;  // summed in the order of documents at the end: the batch must not matter
@@ -141,7 +140,7 @@ LossReport evaluate_loss(const models::BartModel& model, const EvalData& data, c
       model, data, options, [&](auto items) { return maker.evaluation(std::move(items), task); },
       [&](const SegmentBatch& batch, const models::EncoderOutput& encoded) {
         if (batch.main.count == 0) return;
-        const auto device = encoded.context.device();
+        const auto device = model.device();
         const at::Tensor losses = nn::each_loss_in_parts(model.decode(batch.main.decoder_ids.to(device), {}, encoded),
                                                          batch.main.labels.to(device), model.vocab_size(),
                                                          [&](const at::Tensor& hidden) { return model.logits(hidden); })
@@ -186,13 +185,14 @@ Json RecallReport::to_json() const {
 }
 
 models::EncoderOutput select_rows(const models::EncoderOutput& encoded, const at::Tensor& keep) {
-  models::EncoderOutput chosen;
-  chosen.context = encoded.context.index_select(0, keep);
-  if (encoded.context_mask.defined()) chosen.context_mask = encoded.context_mask.index_select(0, keep);
-  return chosen;
+  const auto rows = [&](const at::Tensor& all) { return all.defined() ? all.index_select(0, keep) : all; };
+  return {.context = rows(encoded.context),
+          .context_mask = rows(encoded.context_mask),
+          .prompt = rows(encoded.prompt),
+          .prompt_mask = rows(encoded.prompt_mask)};
 }
 
-RecallReport evaluate_recall(const models::BartModel& model, const EvalData& data, const BatchMaker& maker,
+RecallReport evaluate_recall(const models::Model& model, const EvalData& data, const BatchMaker& maker,
                              const checkpoint::Task& task, const SpecialIds& ids, const text::Tokenizer* tokenizer,
                              const WalkOptions& options, int64_t max_examples) {
   RecallReport report;
@@ -211,7 +211,7 @@ RecallReport evaluate_recall(const models::BartModel& model, const EvalData& dat
         }
         if (rows.empty()) return;
         const auto generated = generate::greedy(
-            model, select_rows(encoded, at::tensor(rows, at::kLong).to(encoded.context.device())),
+            model, select_rows(encoded, at::tensor(rows, at::kLong).to(model.device())),
             {.start_id = task.start_id, .max_new_tokens = longest, .eos_id = ids.eos, .never = {ids.pad}});
         for (size_t i = 0; i < rows.size(); ++i) {
           const auto& given = generated.sequences[i];
@@ -254,15 +254,15 @@ Json ReplyReport::to_json() const {
   return json;
 }
 
-ReplyReport evaluate_replies(const models::BartModel& model, const EvalData& data, const BatchMaker& maker,
+ReplyReport evaluate_replies(const models::Model& model, const EvalData& data, const BatchMaker& maker,
                              const checkpoint::Task& task, const text::Tokenizer& tokenizer,
                              generate::GenerationOptions generation, const WalkOptions& options, int64_t most) {
   constexpr size_t kExamples = 5;
   ReplyReport report;
-  const auto& config = model.config();
-  if (generation.eos_token_id.empty()) generation.eos_token_id = {config.eos_token_id};
-  if (generation.pad_token_id < 0) generation.pad_token_id = config.pad_token_id;
-  generation.suppress_tokens.push_back(config.pad_token_id);
+  const models::FamilyIds ids = model.ids();
+  if (generation.eos_token_id.empty()) generation.eos_token_id = {ids.eos};
+  if (generation.pad_token_id < 0) generation.pad_token_id = ids.pad;
+  if (ids.pad != ids.eos) generation.suppress_tokens.push_back(ids.pad);
   std::map<int64_t, DocumentScore> by_span;
   const auto text_of = [&](const std::vector<int32_t>& ids) { return tokenizer.decode(ids, true); };
   WalkOptions until = options;
@@ -280,9 +280,9 @@ ReplyReport evaluate_replies(const models::BartModel& model, const EvalData& dat
         }
         if (lanes.empty()) return;
         const auto count = static_cast<int64_t>(lanes.size());
-        const auto decoder = generate::make_decoder(
-            model, select_rows(encoded, at::tensor(lanes, at::kLong).to(encoded.context.device())),
-            at::full({count, 1}, task.start_id, at::kLong));
+        const auto decoder =
+            generate::make_decoder(model, select_rows(encoded, at::tensor(lanes, at::kLong).to(model.device())),
+                                   at::full({count, 1}, task.start_id, at::kLong));
         const auto result = generate::generate(*decoder, generation);
         for (int64_t i = 0; i < count; ++i) {
           const auto& ids = result.items[static_cast<size_t>(i)].front().ids;

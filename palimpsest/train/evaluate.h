@@ -39,7 +39,7 @@ struct EvalData {
 
 /// Reads all documents side by side, calling `each` once per step with the batch and what the encoder made of it.
 /// `make` turns lane items into a batch.
-void walk(const models::BartModel& model, const EvalData& data, const WalkOptions& options,
+void walk(const models::Model& model, const EvalData& data, const WalkOptions& options,
           const std::function<SegmentBatch(std::vector<data::LaneItem>)>& make,
           const std::function<void(const SegmentBatch&, const models::EncoderOutput&)>& each);
 
@@ -60,7 +60,7 @@ struct LossReport {
   Json to_json() const;
 };
 /// Teacher-forced loss of `task`. The tokenizer (may be null) gives words and bytes.
-LossReport evaluate_loss(const models::BartModel& model, const EvalData& data, const BatchMaker& maker,
+LossReport evaluate_loss(const models::Model& model, const EvalData& data, const BatchMaker& maker,
                          const checkpoint::Task& task, const text::Tokenizer* tokenizer, const WalkOptions& options);
 
 struct RecallReport {
@@ -77,7 +77,7 @@ struct RecallReport {
 };
 /// Free-running greedy decoding of `task` from (current segment, memory), compared with the reference position by
 /// position. `max_examples` are kept, from the first segments on.
-RecallReport evaluate_recall(const models::BartModel& model, const EvalData& data, const BatchMaker& maker,
+RecallReport evaluate_recall(const models::Model& model, const EvalData& data, const BatchMaker& maker,
                              const checkpoint::Task& task, const SpecialIds& ids, const text::Tokenizer* tokenizer,
                              const WalkOptions& options, int64_t max_examples = 0);
 
@@ -94,7 +94,7 @@ struct ReplyReport {
 };
 /// Replies written from (history, memory), compared with the real ones by word F1 (metrics.h), until `most` are
 /// written.
-ReplyReport evaluate_replies(const models::BartModel& model, const EvalData& data, const BatchMaker& maker,
+ReplyReport evaluate_replies(const models::Model& model, const EvalData& data, const BatchMaker& maker,
                              const checkpoint::Task& task, const text::Tokenizer& tokenizer,
                              generate::GenerationOptions generation, const WalkOptions& options, int64_t most);
 

@@ -36,7 +36,7 @@ std::vector<ParameterGroup> parameter_groups(const torch::nn::Module& module) {
   std::set<const void*> seen;
   for (const auto& entry : module.named_parameters()) {
     if (!seen.insert(entry.value().unsafeGetTensorImpl()).second) continue;
-    const bool position = entry.key().find("embed_positions") != std::string::npos;
+    const bool position = entry.key().find("embed_positions") != std::string::npos || entry.key().starts_with("wpe.");
     const bool decays = entry.value().dim() == 2 && !position;
     const size_t group = !entry.value().requires_grad() ? 2 : decays ? 0 : 1;
     groups[group].parameters.emplace_back(entry.key(), entry.value());

@@ -15,8 +15,9 @@ enum Purpose { kDrawTask, kDenoise, kMaskInputs, kMaskAuxiliary, kNoisy };
 const char* const kAuxiliary = "current";
 }  // namespace
 
-SpecialIds SpecialIds::of(const models::BartConfig& config, const text::Tokenizer* tokenizer) {
-  SpecialIds ids{config.bos_token_id, config.pad_token_id, config.eos_token_id, -1};
+SpecialIds SpecialIds::of(const models::Model& model, const text::Tokenizer* tokenizer) {
+  const models::FamilyIds family = model.ids();
+  SpecialIds ids{.bos = family.bos, .pad = family.pad, .eos = family.eos, .continues = model.decoder_only()};
   if (tokenizer != nullptr) {
     ids.mask = tokenizer->id_of("<mask>").value_or(-1);
     for (int32_t id = 0; id < static_cast<int32_t>(tokenizer->vocab_size()); ++id) {
@@ -158,7 +159,7 @@ std::vector<int32_t> BatchMaker::encoder_tokens(const data::LaneItem& item, cons
   const auto framed = [&](std::vector<int32_t> row) {
     if (!plan_->framed()) return row;
     row.insert(row.begin(), static_cast<int32_t>(ids_.bos));
-    row.push_back(static_cast<int32_t>(ids_.eos));
+    if (!ids_.continues) row.push_back(static_cast<int32_t>(ids_.eos));
     return row;
   };
   if (task == nullptr || task->name != "denoise") return framed(std::move(tokens));

@@ -19,7 +19,8 @@ struct SpecialIds {
   int64_t bos = 0, pad = 1, eos = 2;
   int64_t mask = -1;                   ///< -1 where the tokenizer has none: denoising and masking are then usage errors
   std::vector<int32_t> ordinary = {};  ///< ids that are no special tokens: what noise draws from
-  static SpecialIds of(const models::BartConfig& config, const text::Tokenizer* tokenizer);
+  bool continues = false;  ///< what is read runs on into what is written (a decoder alone): no eos between the two
+  static SpecialIds of(const models::Model& model, const text::Tokenizer* tokenizer);
 };
 
 /// "recall" (the segment before), "recall:2" (two before), "next" (the following segment), "denoise" (this one, clean),

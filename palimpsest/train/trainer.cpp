@@ -18,6 +18,8 @@
 #include "palimpsest/core/random.h"
 #include "palimpsest/core/threads.h"
 #include "palimpsest/core/version.h"
+#include "palimpsest/models/bart.h"
+#include "palimpsest/models/gpt2.h"
 #include "palimpsest/nn/loss.h"
 #include "palimpsest/train/rollout.h"
 
@@ -143,6 +145,7 @@ Trainer::Trainer(TrainOptions options, TrainHooks hooks, std::shared_ptr<Communi
   check_choice("step_weights", options_.step_weights, {"uniform", "pow2", "token"});
   nn::dtype_of(options_.export_dtype);
   checkpoint::device_named(options_.device);
+  check_choice("family", options_.model.family, {"bart", "gpt2"});
   check_choice("init", options_.model.init, {"normal", "scaled", "structured"});
   data::check_segments(options_.segments);
   if (options_.corpus.data.empty())
@@ -273,14 +276,9 @@ void Trainer::prepare_dialogues() {
       throw usage_error(fmt::format("the task {} reads texts, respond reads dialogues", name), "tasks",
                         "train them one after another: model = the first one's folder");
   }
-  const auto& model = options_.model;
-  int64_t positions = model.max_position_embeddings > 0 ? model.max_position_embeddings : 2 * options_.segments.segment;
-  if (!model.model.empty())
-    positions = json_int(read_json((fs::path(model.model) / "config.json").string()), "max_position_embeddings",
-                         model.model + "/config.json");
   const data::DialogueStepOptions steps{.window = options_.segments.segment,
                                         .authors_window = options_.authors_window,
-                                        .longest_write = positions - 1,
+                                        .longest_write = longest_target(),
                                         .answers = options_.answers};
   const auto read = [&](const char* side) {
     data::DialogueOptions dialogue = options_.dialogue;
@@ -316,6 +314,70 @@ Json Trainer::split_names() const {
   return names;
 }
 
+int64_t Trainer::positions() const {
+  const auto& sizes = options_.model;
+  return sizes.max_position_embeddings > 0 ? sizes.max_position_embeddings : 2 * options_.segments.segment;
+}
+
+int64_t Trainer::longest_target() const {
+  const int64_t window = options_.segments.segment;
+  const std::string& folder = options_.model.model;
+  int64_t room = 0;
+  if (folder.empty()) {
+    room = (options_.model.family == "gpt2" ? positions() - window : positions()) - 1;
+  } else {
+    const std::string path = (fs::path(folder) / "config.json").string();
+    room = models::make_model(read_json(path), path, at::TensorOptions().device(at::kMeta))->room_for_target(window);
+  }
+  if (room < 1) {
+    throw usage_error(fmt::format("a window of {} tokens leaves no position to write at", window), "segment",
+                      "give a smaller segment, or from scratch a larger max_position_embeddings");
+  }
+  return room;
+}
+
+std::shared_ptr<models::Model> Trainer::new_bart() const {
+  const auto& sizes = options_.model;
+  models::BartConfig config;
+  config.vocab_size = tokenizer_->vocab_size();
+  config.d_model = sizes.d_model;
+  config.encoder_layers = sizes.encoder_layers;
+  config.decoder_layers = sizes.decoder_layers;
+  config.encoder_attention_heads = config.decoder_attention_heads = sizes.heads;
+  config.encoder_ffn_dim = config.decoder_ffn_dim = sizes.ffn_dim;
+  config.max_position_embeddings = positions();
+  config.dropout = sizes.dropout;
+  config.bos_token_id = tokenizer_->id_of("<s>").value_or(0);
+  config.pad_token_id = tokenizer_->id_of("<pad>").value_or(1);
+  config.eos_token_id = tokenizer_->id_of("</s>").value_or(2);
+  config.decoder_start_token_id = training_.tasks.front().start_id;
+  config.memory = memory::MemoryOptions::parse(sizes.memory.empty() ? "membart:16" : sizes.memory);
+  config.decoder_sees_memory =
+      sizes.decoder_sees_memory == "auto" ? !config.memory.is_memformer() : sizes.decoder_sees_memory == "yes";
+  return std::make_shared<models::BartModel>(config);
+}
+
+std::shared_ptr<models::Model> Trainer::new_gpt2() const {
+  const auto& sizes = options_.model;
+  if (!sizes.memory.empty() && sizes.memory != "none") {
+    throw usage_error(fmt::format("a gpt2 model cannot have the memory {}", sizes.memory), "memory",
+                      "set memory = \"none\"; history that shall be seen must lie in its window (segment)");
+  }
+  models::Gpt2Config config;
+  config.vocab_size = tokenizer_->vocab_size();
+  config.n_embd = sizes.d_model;
+  config.n_layer = sizes.decoder_layers;
+  config.n_head = sizes.heads;
+  config.n_inner = sizes.ffn_dim;
+  config.n_positions = positions();
+  config.resid_pdrop = config.embd_pdrop = sizes.dropout;
+  config.attn_pdrop = 0;  // as in the BART beside it
+  config.bos_token_id = tokenizer_->id_of("<s>").value_or(0);
+  config.pad_token_id = tokenizer_->id_of("<pad>").value_or(1);
+  config.eos_token_id = tokenizer_->id_of("</s>").value_or(2);
+  return std::make_shared<models::Gpt2Model>(config);
+}
+
 void Trainer::prepare_model() {
   const auto& sizes = options_.model;
   if (!sizes.model.empty()) {
@@ -326,7 +388,7 @@ void Trainer::prepare_model() {
                                  .vocab_size = tokenizer_->vocab_size()};
     if (!sizes.memory.empty()) load.memory = memory::MemoryOptions::parse(sizes.memory);
     auto folder = checkpoint::load_model(sizes.model, load);
-    model_ = folder.bart();
+    model_ = folder.model;
     if (communicator_->leads()) {
       for (const auto& name : folder.report.initialised) spdlog::info("initialised: {}", name);
       for (const auto& name : folder.report.dropped) spdlog::info("dropped: {}", name);
@@ -336,24 +398,7 @@ void Trainer::prepare_model() {
     // Parameters are views of a file map: training needs memory of its own.
     for (auto& parameter : model_->parameters()) parameter.set_data(parameter.detach().clone());
   } else {
-    models::BartConfig config;
-    config.vocab_size = tokenizer_->vocab_size();
-    config.d_model = sizes.d_model;
-    config.encoder_layers = sizes.encoder_layers;
-    config.decoder_layers = sizes.decoder_layers;
-    config.encoder_attention_heads = config.decoder_attention_heads = sizes.heads;
-    config.encoder_ffn_dim = config.decoder_ffn_dim = sizes.ffn_dim;
-    config.max_position_embeddings =
-        sizes.max_position_embeddings > 0 ? sizes.max_position_embeddings : 2 * options_.segments.segment;
-    config.dropout = sizes.dropout;
-    config.bos_token_id = tokenizer_->id_of("<s>").value_or(0);
-    config.pad_token_id = tokenizer_->id_of("<pad>").value_or(1);
-    config.eos_token_id = tokenizer_->id_of("</s>").value_or(2);
-    config.decoder_start_token_id = training_.tasks.front().start_id;
-    config.memory = memory::MemoryOptions::parse(sizes.memory.empty() ? "membart:16" : sizes.memory);
-    config.decoder_sees_memory =
-        sizes.decoder_sees_memory == "auto" ? !config.memory.is_memformer() : sizes.decoder_sees_memory == "yes";
-    model_ = std::make_shared<models::BartModel>(config);
+    model_ = sizes.family == "gpt2" ? new_gpt2() : new_bart();
     models::Init init{.segment = options_.segments.segment,
                       .seed = random_key(static_cast<uint64_t>(options_.seed), 2)};
     init.style = sizes.init == "normal"   ? models::Init::kNormal
@@ -378,12 +423,9 @@ void Trainer::prepare_model() {
   }
   for (auto& parameter : model_->parameters()) parameter.requires_grad_(true);
   if (options_.freeze_embeddings) {
-    for (const auto& words : {model_->shared, model_->encoder_words, model_->decoder_words})
-      words->weight.requires_grad_(false);
-    for (const auto& side : {model_->encoder_embeddings, model_->decoder_embeddings})
-      side->embed_positions->weight.requires_grad_(false);
+    for (at::Tensor table : model_->embedding_tables()) table.requires_grad_(false);
   }
-  ids_ = SpecialIds::of(model_->config(), tokenizer_.get());
+  ids_ = SpecialIds::of(*model_, tokenizer_.get());
   maker_.emplace(corpus_, lanes_->spans(), plan_, options_.tasks, training_.tasks, ids_,
                  random_key(static_cast<uint64_t>(options_.seed), 3));
   optimizer_.emplace(parameter_groups(*model_), options_.optimizer);
@@ -480,7 +522,7 @@ double Trainer::step() {
   optimizer_->zero_grad();
   double main_loss = 0, auxiliary_loss = 0;
   std::vector<at::Tensor> carried, memory_gradients;
-  const auto device = model_->shared->weight.device();
+  const auto device = model_->device();
   const auto type = model_->dtype();
   const bool forgets = options_.carry == "reset";
   const nn::ProjectedLossOptions projected{.label_smoothing = options_.label_smoothing_factor,
@@ -515,13 +557,13 @@ double Trainer::step() {
       const auto place = static_cast<size_t>(t);
       const SegmentBatch& batch = batches[place];
       const models::EncoderOutput encoded = encode(t, memory);
+      const models::OutputTable table = model_->output_table();
       StepOutput output{.loss = {}, .memory = encoded.memory};
       const auto loss_of = [&](const Targets& targets, const models::EncoderOutput& context, double weight, int64_t all,
                                double* sum) {
         if (targets.count == 0) return;
-        const auto loss =
-            nn::projected_loss(model_->decode(targets.decoder_ids.to(device), {}, context), model_->lm_head->weight,
-                               model_->final_logits_bias.view({-1}), targets.labels.to(device), projected);
+        const auto loss = nn::projected_loss(model_->decode(targets.decoder_ids.to(device), {}, context), table.weight,
+                                             table.bias, targets.labels.to(device), projected);
         const at::Tensor part = loss.nll * (weight / static_cast<double>(all));
         *sum += part.item<double>();
         output.loss = output.loss.defined() ? output.loss + part : part;
@@ -846,8 +888,7 @@ void Trainer::resume_from(const std::string& path) {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const auto& info : file.tensors()) tensors.emplace_back(info.name, file.tensor(info.name));
   optimizer_->load(tensors, file.path());
-  if (memory_.slots.defined())
-    memory_.slots = own_rows(file.tensor("memory").clone()).to(model_->shared->weight.device());
+  if (memory_.slots.defined()) memory_.slots = own_rows(file.tensor("memory").clone()).to(model_->device());
   lanes_->restore(state.at("lanes"));
   step_ = json_int(state, "global_step", state_path);
   tokens_seen_ = json_int(state, "tokens_seen", state_path);
@@ -879,8 +920,8 @@ std::string Trainer::describe(int64_t items) const {
                                  corpus_->documents(), format_count(corpus_->total_tokens()));
   for (const auto& group : parameter_groups(*model_))
     text += fmt::format("{}: {} parameters\n", group.name, format_count(group.count()));
-  if (model_->memory)
-    text += fmt::format("memory: {}, {} a lane\n", model_->config().memory.text(),
+  if (model_->memory_options().enabled())
+    text += fmt::format("memory: {}, {} a lane\n", model_->memory_options().text(),
                         format_bytes(memory_.bytes() / memory_.slots.size(0)));
   const auto show = [&](const at::Tensor& row) {
     std::string line;

@@ -19,6 +19,7 @@ namespace palimpsest::train {
 /// Sizes of a model made from scratch.
 struct ModelOptions {
   std::string model;  // a folder to start from
+  std::string family = "bart";
   std::string memory, memory_init = "random";
   int64_t d_model = 128, heads = 4, ffn_dim = 256, encoder_layers = 2, decoder_layers = 2;
   int64_t max_position_embeddings = 0;
@@ -27,6 +28,7 @@ struct ModelOptions {
   std::string init = "structured";
   static void fields(auto& o, auto&& field) {
     field("model", o.model, "model folder to go on from; empty: from scratch with the sizes below");
+    field("family", o.family, "of a model from scratch: bart | gpt2 (as many layers as decoder_layers, no memory)");
     field("memory", o.memory,
           "none | membart:M[,shared][,l2] | memformer:M[,rezero][,gate][,l2]; empty: the model folder's, or membart:16 "
           "from scratch");
@@ -179,8 +181,8 @@ class Trainer {
 
   int64_t steps_done() const { return step_; }
   const TrainOptions& options() const { return options_; }
-  const models::BartModel& model() const { return *model_; }
-  models::BartModel& model() { return *model_; }
+  const models::Model& model() const { return *model_; }
+  models::Model& model() { return *model_; }
   const checkpoint::Training& training() const { return training_; }
   std::shared_ptr<const text::Tokenizer> tokenizer() const { return tokenizer_; }
   const data::Corpus& corpus() const { return *corpus_; }
@@ -204,6 +206,10 @@ class Trainer {
   /// Whether the data are dialogues (the task respond) and not texts.
   bool reads_dialogues() const;
   void prepare_model();
+  std::shared_ptr<models::Model> new_bart() const;
+  std::shared_ptr<models::Model> new_gpt2() const;
+  int64_t positions() const;       ///< of a model from scratch
+  int64_t longest_target() const;  ///< tokens that the model's positions leave to be written after a full window
   void export_model() const;
   Json split_names() const;  ///< what split.json holds
   void resume_from(const std::string& checkpoint);
@@ -231,7 +237,7 @@ class Trainer {
   data::Split split_;
   std::shared_ptr<const data::StepPlan> plan_;
   EvalData held_out_;
-  std::shared_ptr<models::BartModel> model_;
+  std::shared_ptr<models::Model> model_;
   checkpoint::Training training_;
   SpecialIds ids_;
   std::optional<BatchMaker> maker_;

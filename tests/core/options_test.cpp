@@ -148,6 +148,28 @@ TEST(Options, ComeFromToml) {
   EXPECT_EQ(options.tasks, (Weights{{"next", 0.5}, {"recall", 0.5}}));
 }
 
+TEST(Options, OfARecipeStandOnThoseOfItsBase) {
+  const test::TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path("more"));
+  write_file_atomically(folder.path("ground.toml"), "steps = 1\nout = \"ground\"\nlearning_rate = 1e-3\n");
+  write_file_atomically(folder.path("more/middle.toml"), "base = \"../ground.toml\"\nsteps = 2\nout = \"middle\"\n");
+  write_file_atomically(folder.path("top.toml"), "base = \"more/middle.toml\"\nsteps = 3\n");
+  TestOptions options;
+  options_from_toml(options, folder.path("top.toml"));
+  EXPECT_EQ(options.steps, 3);
+  EXPECT_EQ(options.out, "middle");
+  EXPECT_EQ(options.inner.learning_rate, 1e-3);
+
+  write_file_atomically(folder.path("ground.toml"), "base = \"top.toml\"\n");
+  EXPECT_THAT(error_of([&] { read_toml(folder.path("top.toml")); }),
+              AllOf(HasSubstr("each other's base"), HasSubstr("top.toml")));
+  write_file_atomically(folder.path("ground.toml"), "base = 3\n");
+  EXPECT_THAT(error_of([&] { read_toml(folder.path("top.toml")); }),
+              AllOf(HasSubstr("base: expected text"), HasSubstr("ground.toml")));
+  write_file_atomically(folder.path("ground.toml"), "base = \"absent.toml\"\n");
+  EXPECT_THAT(error_of([&] { read_toml(folder.path("top.toml")); }), HasSubstr("absent.toml"));
+}
+
 TEST(Options, SayWhereTomlIsBroken) {
   EXPECT_THAT(error_of([] { from_toml("steps = 1\nout = \n"); }),
               AllOf(HasSubstr("not valid TOML"), HasSubstr("recipe.toml, line 2")));

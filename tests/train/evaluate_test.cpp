@@ -237,6 +237,19 @@ TEST(Tasks, ARespondingModelReadsAFramedHistoryAndWritesTheTurn) {
   EXPECT_TRUE(lanes.next().empty());
 }
 
+TEST(Tasks, ADecoderAloneReadsOnIntoWhatItWrites) {
+  const auto corpus = data::corpus_of({{10, 11, 12, 20, 21}});
+  const EvalData data{corpus, data::whole_documents(*corpus),
+                      data::given_plan({{{.read = {0, 0, 3}, .write = {0, 3, 5}, .place = 1}}}, 8)};
+  SpecialIds ids = kIds;
+  ids.continues = true;
+  const BatchMaker maker(data.corpus, data.spans, data.plan, {.tasks = {{"respond", 1.0}}}, {{"respond", 2, 0}}, ids,
+                         1);
+  const SegmentBatch batch = maker.training(data::Lanes(data.corpus, data.spans, data.plan, {.lanes = 1}).next());
+  EXPECT_TRUE(batch.ids.equal(at::tensor({0, 10, 11, 12}, at::kLong).view({1, 4}))) << "no eos before the start token";
+  EXPECT_TRUE(batch.main.decoder_ids.equal(at::tensor({2, 20, 21}, at::kLong).view({1, 3})));
+}
+
 TEST(Tasks, AreDrawnByTheirWeights) {
   const EvalData data = make_data(60);
   const BatchMaker maker(data.corpus, data.spans, data.plan, {.tasks = {{"recall", 3.0}, {"denoise", 1.0}}},

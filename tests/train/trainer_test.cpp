@@ -320,6 +320,106 @@ TEST(Trainer, StopsEarlyAndKeepsTheBestCheckpoint) {
   EXPECT_GT(Trainer(options).run()["steps"].get<int64_t>(), summary["steps"].get<int64_t>());
 }
 
+TEST(Trainer, StopsOnceAMetricIsReached) {
+  const test::TemporaryFolder folder;
+  TrainOptions options = small_options(folder, "run");
+  options.max_steps = 20;
+  options.eval_steps = 4;
+  options.auxiliary_steps = 0;
+  options.metric_for_best_model = "denoise.loss";
+  options.stop_at_metric = 1000;  // any loss is that good
+  Json summary = Trainer(options).run();
+  EXPECT_EQ(summary["steps"], 4);
+  EXPECT_TRUE(summary["stopped_early"].get<bool>());
+  EXPECT_EQ(Trainer(options).run()["steps"], 4) << "the same command has nothing more to do";
+  options.stop_at_metric = 1e-3;  // none is
+  summary = Trainer(options).run();
+  EXPECT_EQ(summary["steps"], 20);
+  EXPECT_FALSE(summary["stopped_early"].get<bool>());
+}
+
+TEST(Trainer, TheControlForgetsBeforeEverySegment) {
+  const test::TemporaryFolder folder;
+  const auto gradient_of = [&](const std::string& carry) {
+    TrainOptions options = small_options(folder, carry);
+    options.carry = carry;
+    options.auxiliary_steps = 0;
+    Trainer trainer(options);
+    for (int step = 0; step < 3; ++step) trainer.step();
+    return trainer.metrics()["memory_gradient"]["norm"].get<double>();
+  };
+  EXPECT_GT(gradient_of("keep"), 0);
+  EXPECT_EQ(gradient_of("reset"), 0);
+}
+
+/// Dialogues whose answers repeat what was said.
+std::string write_dialogues(const std::string& path) {
+  Random random(5);
+  std::string text;
+  for (int dialogue = 0; dialogue < 60; ++dialogue) {
+    Json turns = Json::array();
+    for (int turn = 0; turn < 6; ++turn)
+      turns.push_back(
+          {{"role", turn % 2 == 0 ? "A" : "B"}, {"text", fmt::format("word {} of {}", random.below(9), dialogue)}});
+    text += Json({{"turns", turns}}).dump() + "\n";
+  }
+  write_file_atomically(path, text);
+  return path;
+}
+
+TEST(Trainer, EveryFamilyLearnsToReplyAndResumesExactly) {
+  const test::TemporaryFolder folder;
+  for (const auto& [family, memory] : {std::pair{"bart", "membart:4"}, {"bart", "none"}, {"gpt2", "none"}}) {
+    SCOPED_TRACE(std::string(family) + " " + memory);
+    TrainOptions options = small_options(folder, fmt::format("{}-{}", family, memory));
+    options.corpus = {.data = {write_dialogues(folder.path("dialogues.jsonl"))}};
+    options.tasks = {.tasks = {{"respond", 1.0}}};
+    options.auxiliary_steps = 0;
+    options.model.family = family;
+    options.model.memory = memory;
+    options.model.init = "normal";
+    options.segments.segment = 24;
+    options.model.max_position_embeddings = 64;
+    options.optimizer.learning_rate = 5e-3;
+    options.max_steps = 40;
+    options.eval_steps = 20;
+    std::vector<double> losses;
+    const TrainHooks hooks{.on_evaluation = [&](int64_t, const Json& line) {
+      losses.push_back(line["eval"]["respond"]["loss"].get<double>());
+    }};
+    Trainer whole(options, hooks);
+    whole.run();
+    ASSERT_EQ(losses.size(), 2u);
+    EXPECT_LT(losses[1], 0.8 * std::log(290.0));
+    EXPECT_LT(losses[1], losses[0]);
+
+    TrainOptions parts = options;
+    parts.output_dir += "-parts";
+    parts.max_steps = 40;
+    int done = 0;
+    Trainer(parts, {.interrupted = [&] { return done >= 7; },
+                    .on_step = [&](int64_t step, const Json&) { done = static_cast<int>(step); }})
+        .run();
+    Trainer second(parts);
+    EXPECT_EQ(second.steps_done(), 7);
+    second.run();
+    expect_same_weights(whole, second);
+    // What was saved is a model that replies as the trainer's does.
+    const auto loaded = checkpoint::load_model(newest_checkpoint(options.output_dir));
+    EXPECT_STREQ(loaded.model->family(), family);
+    whole.model().eval();
+    const EvalData data = whole.held_out();
+    const auto& task = whole.training().task("respond");
+    const auto loss = [&](const models::Model& model) {
+      return evaluate_loss(model, data, whole.eval_maker(data), task, nullptr, {.batch = 3}).total.nll;
+    };
+    EXPECT_NEAR(loss(*loaded.model), loss(whole.model()), 1e-3);
+    const ReplyReport replies = evaluate_replies(*loaded.model, data, whole.eval_maker(data), task, *whole.tokenizer(),
+                                                 {.max_new_tokens = 8}, {.batch = 4}, 6);
+    EXPECT_GE(replies.count, 6);
+  }
+}
+
 TEST(Trainer, Bfloat16ProductsTrainToo) {
   const test::TemporaryFolder folder;
   std::vector<double> losses;
@@ -331,7 +431,7 @@ TEST(Trainer, Bfloat16ProductsTrainToo) {
     Trainer trainer(options);
     for (int step = 0; step < 4; ++step) trainer.step();
     losses.push_back(trainer.metrics()["loss"].get<double>());
-    EXPECT_EQ(trainer.model().shared->weight.scalar_type(), at::kFloat);
+    EXPECT_EQ(trainer.model().dtype(), at::kFloat);
   }
   EXPECT_NEAR(losses[1], losses[0], 0.02 * losses[0]);
   EXPECT_NEAR(losses[2], losses[0], 0.02 * losses[0]);
