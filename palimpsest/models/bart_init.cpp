@@ -47,7 +47,7 @@ void BartModel::initialize(const Init& init) {
       value.fill_(1);  // norms
     } else if (ends_with(name, "shared.weight") || ends_with(name, "words.weight") ||
                ends_with(name, "lm_head.weight") || ends_with(name, "embed_positions.weight")) {
-      nn::fill_normal(value, structured ? kWordStd : init.std, init.seed, name);
+      nn::fill_normal(value, structured ? kWordStd * init.embedding_scale : init.std, init.seed, name);
     } else {
       const double scaled = 1.0 / std::sqrt(static_cast<double>(structured ? config_.d_model : value.size(1)));
       nn::fill_normal(value, init.style == Init::kNormal ? init.std : scaled, init.seed, name);
@@ -58,7 +58,7 @@ void BartModel::initialize(const Init& init) {
   if (!structured || shared->weight.is_meta()) return;
 
   at::Tensor positions = at::empty({config_.max_position_embeddings, config_.d_model}, at::kDouble);
-  nn::fill_normal(positions, kPositionStd, init.seed, "positions");
+  nn::fill_normal(positions, kPositionStd * init.embedding_scale, init.seed, "positions");
   for (const auto& side : {encoder_embeddings, decoder_embeddings}) {
     const at::Tensor& table = side->embed_positions->weight;
     table.narrow(0, table.size(0) - positions.size(0), positions.size(0)).copy_(positions);

@@ -26,6 +26,8 @@ struct Init {
   enum Style { kNormal, kScaled, kStructured } style = kNormal;
   double std = 0.02, slot_std = 0.01;
   int64_t segment = 0;  ///< structured: tokens that slots share out among them; 0: the position table
+  double embedding_scale =
+      1;  ///< structured: of words and positions. The encoder's norm undoes it, the output's does not
   uint64_t seed = 0;
 };
 

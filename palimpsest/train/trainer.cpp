@@ -147,6 +147,9 @@ Trainer::Trainer(TrainOptions options, TrainHooks hooks, std::shared_ptr<Communi
   checkpoint::device_named(options_.device);
   check_choice("family", options_.model.family, {"bart", "gpt2"});
   check_choice("init", options_.model.init, {"normal", "scaled", "structured"});
+  if (!(options_.model.embedding_scale > 0))
+    throw usage_error(fmt::format("embedding_scale is {}", options_.model.embedding_scale), "",
+                      "give a number above 0");
   data::check_segments(options_.segments);
   if (options_.corpus.data.empty())
     throw usage_error("no data is given", "data",
@@ -400,6 +403,7 @@ void Trainer::prepare_model() {
   } else {
     model_ = sizes.family == "gpt2" ? new_gpt2() : new_bart();
     models::Init init{.segment = options_.segments.segment,
+                      .embedding_scale = sizes.embedding_scale,
                       .seed = random_key(static_cast<uint64_t>(options_.seed), 2)};
     init.style = sizes.init == "normal"   ? models::Init::kNormal
                  : sizes.init == "scaled" ? models::Init::kScaled

@@ -26,6 +26,7 @@ struct ModelOptions {
   double dropout = 0;
   std::string decoder_sees_memory = "auto";
   std::string init = "structured";
+  double embedding_scale = 1;
   static void fields(auto& o, auto&& field) {
     field("model", o.model, "model folder to go on from; empty: from scratch with the sizes below");
     field("family", o.family, "of a model from scratch: bart | gpt2 (as many layers as decoder_layers, no memory)");
@@ -46,6 +47,8 @@ struct ModelOptions {
           "yes "
           "| no");
     field("init", o.init, "normal (N(0, 0.02)) | scaled (N(0, 1/fan-in)) | structured (see docs/training.md)");
+    field("embedding_scale", o.embedding_scale,
+          "of structured embeddings: 1 is best to give back what was read, 0.1 to foretell what comes");
   }
 };
 
