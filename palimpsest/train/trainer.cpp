@@ -274,11 +274,6 @@ void Trainer::prepare_texts() {
 }
 
 void Trainer::prepare_dialogues() {
-  for (const auto& [name, weight] : options_.tasks.tasks) {
-    if (name != "respond")
-      throw usage_error(fmt::format("the task {} reads texts, respond reads dialogues", name), "tasks",
-                        "train them one after another: model = the first one's folder");
-  }
   const data::DialogueStepOptions steps{.window = options_.segments.segment,
                                         .authors_window = options_.authors_window,
                                         .longest_write = longest_target(),

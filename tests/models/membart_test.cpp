@@ -261,6 +261,13 @@ TEST(Bart, TheStructuredStartTiesWhatItSays) {
   expect_identical(model.decoder_embeddings->embed_positions->weight.slice(0, 2), positions, "positions");
   const at::Tensor place = positions.slice(0, 2, 4).sum(0);  // slot 1 of 3 for 6 tokens
   expect_close(model.memory->memory_bias[0][1], place / place.std(0, true), 1e-12, "v_b");
+
+  // Smaller embeddings are the same ones: the encoder starts as it did, behind its norm.
+  BartModel quiet(small(), at::kDouble);
+  quiet.initialize({.style = BartModel::Init::kStructured, .segment = 6, .embedding_scale = 0.1, .seed = 4});
+  expect_close(quiet.shared->weight, model.shared->weight * 0.1, 1e-12, "words");
+  expect_close(quiet.encoder_embeddings->embed_positions->weight.slice(0, 2), positions * 0.1, 1e-12, "positions");
+  expect_close(quiet.memory->memory_bias, model.memory->memory_bias, 1e-12, "v_b, whatever the scale");
 }
 
 TEST(Bart, DecodingStepByStepEqualsTheWholeSequence) {  // FR-86

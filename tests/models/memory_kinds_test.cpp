@@ -124,5 +124,19 @@ TEST(Memformer, WithReZeroStartsAsTheStockModel) {  // M17
                    logits_of(*stock, stock->encode({.ids = some_ids(12)})), "logits");
 }
 
+TEST_P(MemoryKinds, CanStartFromTheLayersOwnWeights) {
+  model_->initialize_memory([](const std::string&) { return true; }, MemoryInit::kCopy, 3);
+  const auto expect_copied = [](const torch::nn::Module& copy, const torch::nn::Module& original) {
+    const auto copied = copy.named_parameters(), given = original.named_parameters();
+    ASSERT_EQ(copied.size(), given.size());
+    for (const auto& entry : given) expect_identical(copied[entry.key()], entry.value(), entry.key());
+  };
+  const memory::MemoryStream& memory = *model_->memory;
+  for (size_t i = 0; i < memory.layers.size(); ++i) expect_copied(*memory.layers[i], *model_->encoder_layers[i]);
+  for (size_t i = 0; i < memory.readers.size(); ++i)
+    expect_copied(*memory.readers[i]->attn, *model_->encoder_layers[i]->self_attn);
+  if (memory.memory_writer) expect_copied(*memory.memory_writer, *model_->encoder_layers.back());
+}
+
 }  // namespace
 }  // namespace palimpsest::models
