@@ -3,6 +3,7 @@
 #include "apps/command.h"
 #include "apps/model_flags.h"
 #include "palimpsest/core/log.h"
+#include "palimpsest/data/aligned_steps.h"
 #include "palimpsest/data/dialogue_steps.h"
 #include "palimpsest/train/evaluate.h"
 
@@ -14,6 +15,8 @@ struct EvalFlags {
   ModelFlags model;
   data::CorpusOptions corpus;
   data::DialogueOptions dialogue;
+  data::AlignedOptions aligned;
+  data::DenoiseOptions denoise;
   generate::GenerationOptions generation;
   std::string answers = "B";
   int64_t replies = 0;
@@ -24,10 +27,13 @@ struct EvalFlags {
     field("model", o.model, "");
     field("corpus", o.corpus, "");
     field("dialogue", o.dialogue, "");
+    field("split_seed", o.dialogue.split_seed, "another number puts other dialogues and documents on each side");
+    field("aligned", o.aligned, "");
+    field("denoise", o.denoise, "");
     field("answers", o.answers, "of dialogues: whose turns are measured: B | A | both");
     field("replies", o.replies,
-          "of dialogues: also write that many replies (0: none) and compare them with the real ones: word F1, "
-          "distinct-n");
+          "of dialogues and aligned lines: also write that many replies or targets (0: none) and compare them with the "
+          "real ones: word F1, distinct-n; corpus BLEU, length");
     field("generation", o.generation, "");
     field("task", o.task, "one of the model's tasks; the default is its first");
     field("carry", o.carry, "what happens to the memory between segments: keep | reset | other | off");
@@ -50,20 +56,29 @@ int run(const EvalFlags& flags) {
     throw usage_error("no text is given", "command line", "name files or folders: --data book.txt");
   checkpoint::Training training = folder.training;
   if (training.tasks.empty()) {
-    // A stock model has no task of its own: it is measured on the next segment, from its family's start token.
-    training.tasks.push_back({"next", model.ids().start, 0});
+    // A stock model has no task of its own: it is measured on the target lines or the next segment, from its family's
+    // start token.
+    training.tasks.push_back({flags.aligned.target.empty() ? "next" : "seq2seq", model.ids().start, 0});
   }
   const checkpoint::Task& task = flags.task.empty() ? training.tasks.front() : training.task(flags.task);
   const int64_t segment = flags.segment > 0      ? flags.segment
                           : training.segment > 0 ? training.segment
                                                  : model.positions() / 2;
   train::EvalData data;
-  if (task.name == "respond") {
-    data::DialogueReader reader(flags.corpus, flags.dialogue);
-    auto dialogues = data::prepare_dialogues(
-        reader, data::tokenize_with(folder.need_tokenizer()),
-        {.window = segment, .longest_write = model.room_for_target(segment), .answers = flags.answers});
-    data = {dialogues.corpus, {}, data::given_plan(std::move(dialogues.steps), segment)};
+  if (task.name == "respond" || task.name == "seq2seq") {
+    const auto tokenize = data::tokenize_with(folder.need_tokenizer());
+    const int64_t longest_write = model.room_for_target(segment);
+    data::StepCorpus steps;
+    if (task.name == "respond") {
+      data::DialogueReader reader(flags.corpus, flags.dialogue);
+      steps = data::prepare_dialogues(reader, tokenize,
+                                      {.window = segment, .longest_write = longest_write, .answers = flags.answers});
+    } else {
+      data::AlignedDocumentReader reader(flags.corpus, flags.aligned, flags.dialogue);
+      steps = data::prepare_aligned(reader, tokenize, {.window = segment, .longest_write = longest_write});
+    }
+    if (const std::string said = steps.said_of_cuts(); !said.empty()) spdlog::warn("warning: {}", said);
+    data = {steps.corpus, {}, data::given_plan(std::move(steps.steps), segment)};
   } else {
     if (flags.replies > 0)
       throw usage_error(fmt::format("the task {} writes no replies", task.text()), "--replies", "leave it out");
@@ -78,6 +93,7 @@ int run(const EvalFlags& flags) {
   const auto ids = train::SpecialIds::of(model, folder.tokenizer().get());
   train::TaskOptions options;
   options.tasks = {};
+  options.denoise = flags.denoise;
   const train::BatchMaker maker(data.corpus, data.spans, data.plan, options, training.tasks, ids, 0);
   watch_interrupts();
   const train::WalkOptions walk{
@@ -98,7 +114,8 @@ int run(const EvalFlags& flags) {
     json["recall"] = evaluate_recall(model, data, maker, task, ids, folder.tokenizer().get(), walk).to_json();
   if (flags.replies > 0) {
     auto generation = flags.generation;
-    if (generation.max_new_tokens < 0 && generation.max_length < 0) generation.max_new_tokens = 40;
+    if (generation.max_new_tokens < 0 && generation.max_length < 0)
+      generation.max_new_tokens = task.name == "respond" ? 40 : model.room_for_target(segment);
     json["replies"] =
         train::evaluate_replies(model, data, maker, task, folder.need_tokenizer(), generation, walk, flags.replies)
             .to_json();
@@ -133,6 +150,10 @@ int run(const EvalFlags& flags) {
                     replies["count"].get<int64_t>(), replies["f1"].get<double>(),
                     replies["f1_interval"][0].get<double>(), replies["f1_interval"][1].get<double>(),
                     replies["distinct_1"].get<double>(), replies["distinct_2"].get<double>()));
+    print_line(fmt::format("  BLEU           {:>12.2f}   of {} tokens, {} in the references ({}), {:.1f} ids each",
+                           replies["bleu"]["score"].get<double>(), replies["bleu"]["length"].get<int64_t>(),
+                           replies["bleu"]["reference_length"].get<int64_t>(), train::Bleu::kSignature,
+                           replies["generated_length"].get<double>()));
     for (const Json& example : replies["examples"])
       print_line(fmt::format("    said {}, wanted {}", example["reply"].dump(), example["reference"].dump()));
   }

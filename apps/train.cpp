@@ -90,10 +90,13 @@ int run(TrainFlags& flags, const CLI::App& app) {
   if (!flags.recipe.empty()) {
     options_from_toml(options, flags.recipe);
     // Paths in a recipe are meant from the recipe's folder where they do not exist from here.
-    for (auto& path : options.corpus.data) {
+    const auto look_beside = [&](std::string& path) {
       const auto beside = std::filesystem::path(flags.recipe).parent_path() / path;
-      if (!std::filesystem::exists(path) && std::filesystem::exists(beside)) path = beside.string();
-    }
+      if (!path.empty() && !std::filesystem::exists(path) && std::filesystem::exists(beside)) path = beside.string();
+    };
+    for (auto& path : options.corpus.data) look_beside(path);
+    look_beside(options.aligned.target);
+    look_beside(options.aligned.ref);
   }
   options_from_json(options, flags_given(app), "command line");
   if (flags.print_config) {

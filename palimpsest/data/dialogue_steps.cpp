@@ -17,6 +17,7 @@ namespace {
 struct TokenizedDialogue {
   std::vector<int32_t> history, replies;
   std::vector<Step> steps;  ///< `write` counts within replies until the history is complete
+  int64_t cut = 0, cut_tokens = 0;
 };
 
 TokenizedDialogue document_of(const Dialogue& dialogue, const TokenizeFunction& tokenize,
@@ -35,8 +36,12 @@ TokenizedDialogue document_of(const Dialogue& dialogue, const TokenizeFunction& 
     const bool answers = options.answers == "both" ? true : turn.role == options.answers;
     if (answers && !document.history.empty()) {
       auto reply = tokenize.encode(turn.text);
-      if (options.longest_write > 0 && static_cast<int64_t>(reply.size()) > options.longest_write)
+      if (const auto size = static_cast<int64_t>(reply.size());
+          options.longest_write > 0 && size > options.longest_write) {
         reply.resize(static_cast<size_t>(options.longest_write));
+        ++document.cut;
+        document.cut_tokens += size - options.longest_write;
+      }
       const auto end = static_cast<int64_t>(document.history.size());
       const auto begin = static_cast<int64_t>(document.replies.size());
       document.steps.push_back({.read = {.begin = std::max<int64_t>(0, end - room), .end = end},
@@ -52,11 +57,11 @@ TokenizedDialogue document_of(const Dialogue& dialogue, const TokenizeFunction& 
 
 }  // namespace
 
-DialogueCorpus prepare_dialogues(DialogueReader& reader, const TokenizeFunction& tokenize,
-                                 const DialogueStepOptions& options) {
+StepCorpus prepare_dialogues(DialogueReader& reader, const TokenizeFunction& tokenize,
+                             const DialogueStepOptions& options) {
   if (options.window < 3)
     throw usage_error(fmt::format("a window of {} tokens holds no history", options.window), "", "give 3 or more");
-  DialogueCorpus result;
+  StepCorpus result;
   std::vector<std::vector<int32_t>> documents;
   for (Dialogue dialogue; reader.next(dialogue);) {
     TokenizedDialogue document = document_of(dialogue, tokenize, options);
@@ -64,6 +69,8 @@ DialogueCorpus prepare_dialogues(DialogueReader& reader, const TokenizeFunction&
       ++result.left_out;
       continue;
     }
+    result.cut_writes += document.cut;
+    result.cut_tokens += document.cut_tokens;
     const auto number = static_cast<int64_t>(documents.size());
     const auto shift = static_cast<int64_t>(document.history.size());
     for (Step& step : document.steps) {

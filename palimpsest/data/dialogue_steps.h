@@ -4,14 +4,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
-#include <vector>
 
-#include "palimpsest/data/corpus.h"
 #include "palimpsest/data/dialogue.h"
-#include "palimpsest/data/split.h"
-#include "palimpsest/data/step_plan.h"
+#include "palimpsest/data/step_corpus.h"
 
 namespace palimpsest::data {
 
@@ -25,19 +21,11 @@ struct DialogueStepOptions {
   std::string answers = "B";    ///< whose turns are written; "both": everybody's but the first
 };
 
-/// Dialogues, tokenized, with their steps. A document holds persona lines, then every turn as turn_text writes it; the
-/// turn's text stands once more behind the history, as a model writes it (no space before, no role).
-struct DialogueCorpus {
-  std::shared_ptr<const Corpus> corpus;
-  /// By document, in order. A step reads the end of the history, writes the turn's own text without role and blank
-  /// line, and has the turn's number, from 0, as its place.
-  std::vector<std::vector<Step>> steps;
-  std::vector<std::string> names;  ///< by document: "PATH:LINE"
-  int64_t left_out = 0;            ///< dialogues without a turn to write
-};
-
-/// Reads all dialogues of a reader. Errors: those of the reader; an input error where there is no step at all.
-DialogueCorpus prepare_dialogues(DialogueReader& reader, const TokenizeFunction& tokenize,
-                                 const DialogueStepOptions& options);
+/// Reads all dialogues of a reader. A document holds persona lines, then every turn as turn_text writes it; the turn's
+/// text stands once more behind the history, as a model writes it (no space before, no role). A step reads the end of
+/// the history, writes the turn's own text without role and blank line, and has the turn's number, from 0, as its
+/// place. Errors: those of the reader; an input error where there is no step at all.
+StepCorpus prepare_dialogues(DialogueReader& reader, const TokenizeFunction& tokenize,
+                             const DialogueStepOptions& options);
 
 }  // namespace palimpsest::data

@@ -244,6 +244,14 @@ Json ReplyReport::to_json() const {
   json["documents"] = f1.size();
   json["distinct_1"] = distinct_n(replies, 1);
   json["distinct_2"] = distinct_n(replies, 2);
+  const Bleu bleu = corpus_bleu(replies, references);
+  json["bleu"] = {{"score", bleu.score},
+                  {"precisions", bleu.precisions},
+                  {"brevity_penalty", bleu.brevity_penalty},
+                  {"length", bleu.length},
+                  {"reference_length", bleu.reference_length},
+                  {"signature", Bleu::kSignature}};
+  json["generated_length"] = count > 0 ? Json(static_cast<double>(tokens) / static_cast<double>(count)) : Json();
   json["by_step"] = Json::array();
   for (const auto& [step, sum] : by_step)
     json["by_step"].push_back(
@@ -292,6 +300,8 @@ ReplyReport evaluate_replies(const models::Model& model, const EvalData& data, c
           by_span[item.span].sum += score, by_span[item.span].weight += 1;
           report.by_step[item.segment].first += score, ++report.by_step[item.segment].second;
           report.replies.push_back(reply);
+          report.references.push_back(references[static_cast<size_t>(i)]);
+          report.tokens += static_cast<int64_t>(ids.size());
           ++report.count;
           if (report.examples.size() < kExamples)
             report.examples.push_back({references[static_cast<size_t>(i)], reply});

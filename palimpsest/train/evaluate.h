@@ -85,15 +85,16 @@ struct ReplyReport {
   int64_t count = 0;
   std::vector<DocumentScore> f1;                          ///< by document: sum and number of replies
   std::map<int64_t, std::pair<double, int64_t>> by_step;  ///< F1: sum and number, by the step's place, from 0
-  std::vector<std::string> replies;
+  std::vector<std::string> replies, references;
+  int64_t tokens = 0;  ///< generated, end tokens included
   struct Example {
     std::string reference, reply;
   };
   std::vector<Example> examples;  ///< the first few
   Json to_json() const;
 };
-/// Replies written from (history, memory), compared with the real ones by word F1 (metrics.h), until `most` are
-/// written.
+/// Replies or target lines written from (what is read, memory), compared with the real ones by word F1 and corpus BLEU
+/// (metrics.h), until `most` are written.
 ReplyReport evaluate_replies(const models::Model& model, const EvalData& data, const BatchMaker& maker,
                              const checkpoint::Task& task, const text::Tokenizer& tokenizer,
                              generate::GenerationOptions generation, const WalkOptions& options, int64_t most);

@@ -67,6 +67,40 @@ void append_words(std::string_view word, std::vector<std::string>& words) {
   flush();
 }
 
+void replace_all(std::string& text, std::string_view what, std::string_view by) {
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size()))
+    text.replace(at, what.size(), by);
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_stop(char c) { return c == '.' || c == ','; }
+
+/// Pairs of neighbours for which `parts` holds get spaces as `written` has them; a byte belongs to one pair at most.
+template <class Parts, class Written>
+std::string rewrite_pairs(const std::string& text, Parts parts, Written written) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (i + 1 < text.size() && parts(text[i], text[i + 1])) {
+      out += written(text[i], text[i + 1]);
+      ++i;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+using NgramCounts = std::map<std::vector<std::string>, int64_t>;
+
+NgramCounts ngrams_of(const std::vector<std::string>& tokens, size_t n) {
+  NgramCounts counts;
+  for (size_t i = 0; i + n <= tokens.size(); ++i) {
+    const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(i);
+    ++counts[{first, first + static_cast<std::ptrdiff_t>(n)}];
+  }
+  return counts;
+}
+
 double mean_of(std::span<const DocumentScore> scores, std::span<const int64_t> picks) {
   double sum = 0, weight = 0;
   for (const int64_t i : picks) {
@@ -136,6 +170,91 @@ double distinct_n(std::span<const std::string> replies, int64_t n) {
     }
   }
   return all == 0 ? 0 : static_cast<double>(different.size()) / static_cast<double>(all);
+}
+
+std::vector<std::string> bleu_tokens(std::string_view given) {
+  std::string text(given);
+  while (!text.empty()) {  // as Python's rstrip
+    size_t last = text.size() - 1;
+    while (last > 0 && (static_cast<unsigned char>(text[last]) & 0xC0) == 0x80) --last;
+    if (!is_space(text::utf8_step(text, last).code_point)) break;
+    text.resize(last);
+  }
+  replace_all(text, "<skipped>", "");
+  replace_all(text, "-\n", "");
+  replace_all(text, "\n", " ");
+  for (const auto& [name, character] : {std::pair{"&quot;", "\""}, {"&amp;", "&"}, {"&lt;", "<"}, {"&gt;", ">"}})
+    replace_all(text, name, character);
+  std::string spaced = " ";
+  for (const char c : text + " ") {
+    if (is_ascii_punctuation(static_cast<unsigned char>(c)) && c != '\'' && c != '-' && !is_stop(c)) {
+      spaced.append(" ").append(1, c).append(" ");
+    } else {
+      spaced += c;
+    }
+  }
+  // Bytes will do: no byte of a longer character is a digit, a stop or a dash.
+  spaced = rewrite_pairs(
+      spaced, [](char a, char b) { return !is_digit(a) && is_stop(b); },
+      [](char a, char b) { return std::string{a, ' ', b, ' '}; });
+  spaced = rewrite_pairs(
+      spaced, [](char a, char b) { return is_stop(a) && !is_digit(b); },
+      [](char a, char b) { return std::string{' ', a, ' ', b}; });
+  spaced = rewrite_pairs(
+      spaced, [](char a, char b) { return is_digit(a) && b == '-'; },
+      [](char a, char b) { return std::string{a, ' ', b, ' '}; });
+  std::vector<std::string> tokens;
+  size_t begin = 0;
+  for (size_t i = 0; i <= spaced.size();) {
+    const bool end = i == spaced.size();
+    const text::Utf8Step step = end ? text::Utf8Step{} : text::utf8_step(spaced, i);
+    if (end || is_space(step.code_point)) {
+      if (i > begin) tokens.push_back(spaced.substr(begin, i - begin));
+      begin = i + step.length;
+    }
+    if (end) break;
+    i += step.length;
+  }
+  return tokens;
+}
+
+Bleu corpus_bleu(std::span<const std::string> texts, std::span<const std::string> references) {
+  if (texts.size() != references.size()) {
+    throw usage_error(fmt::format("{} texts, {} references", texts.size(), references.size()), "bleu",
+                      "each text needs its reference");
+  }
+  Bleu bleu;
+  std::array<int64_t, 4> all = {}, same = {};
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::vector<std::string> tokens = bleu_tokens(texts[i]), wanted = bleu_tokens(references[i]);
+    bleu.length += static_cast<int64_t>(tokens.size());
+    bleu.reference_length += static_cast<int64_t>(wanted.size());
+    for (size_t n = 1; n <= all.size(); ++n) {
+      const NgramCounts in_reference = ngrams_of(wanted, n);
+      for (const auto& [ngram, count] : ngrams_of(tokens, n)) {
+        all[n - 1] += count;
+        if (const auto found = in_reference.find(ngram); found != in_reference.end())
+          same[n - 1] += std::min(count, found->second);
+      }
+    }
+  }
+  if (bleu.length < bleu.reference_length) {
+    bleu.brevity_penalty =
+        bleu.length > 0 ? std::exp(1 - static_cast<double>(bleu.reference_length) / static_cast<double>(bleu.length))
+                        : 0;
+  }
+  if (same[0] == 0) return bleu;
+  double sum = 0, smoothed = 1;
+  for (size_t n = 0; n < all.size() && all[n] > 0; ++n) {
+    const double matches = same[n] > 0 ? static_cast<double>(same[n]) : 1 / (smoothed *= 2);
+    bleu.precisions[n] = 100 * matches / static_cast<double>(all[n]);
+  }
+  for (const double precision : bleu.precisions) {
+    if (precision == 0) return bleu;  // texts so short that an order is missing
+    sum += std::log(precision);
+  }
+  bleu.score = bleu.brevity_penalty * std::exp(sum / static_cast<double>(all.size()));
+  return bleu;
 }
 
 Interval bootstrap(int64_t documents, const std::function<double(std::span<const int64_t>)>& statistic,

@@ -2,6 +2,7 @@
 // Measures of generated text, and how sure a mean over documents is. Pure functions: no model, no state.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -26,6 +27,23 @@ double word_f1(std::string_view guess, std::span<const std::string> references);
 /// replies (Li et al. 2016 divide by words; this is ParlAI's form, equal for n = 1). 0 where there is no n-gram. It
 /// falls as the set grows: compare sets of equal size only. Usage error for n < 1.
 double distinct_n(std::span<const std::string> replies, int64_t n);
+
+/// The tokens that BLEU compares (mteval-v13a, sacrebleu's default): most ASCII punctuation stands alone, full stops
+/// and commas not next to digits, a dash behind a digit; then split at white space. White space at the end, <skipped>
+/// and a dash at a line's end are left out; &quot; &amp; &lt; &gt; are read as what they stand for.
+std::vector<std::string> bleu_tokens(std::string_view text);
+
+/// Corpus BLEU as sacrebleu 2 computes it by default: 1 to 4 tokens, one reference, case counts, exponential smoothing
+/// (of the orders without a match the k-th counts as 1 / 2^k of a match), and 0 where no token matches at all.
+struct Bleu {
+  double score = 0;                       ///< 0 to 100
+  std::array<double, 4> precisions = {};  ///< in %
+  double brevity_penalty = 1;
+  int64_t length = 0, reference_length = 0;  ///< in tokens
+  static constexpr const char* kSignature = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp";
+};
+/// Usage error where the two do not have as many texts.
+Bleu corpus_bleu(std::span<const std::string> texts, std::span<const std::string> references);
 
 /// What one document adds to a mean: the sum of a measure and the number of things summed (targets, replies).
 struct DocumentScore {

@@ -13,6 +13,20 @@ namespace palimpsest::train {
 namespace {
 enum Purpose { kDrawTask, kDenoise, kMaskInputs, kMaskAuxiliary, kNoisy };
 const char* const kAuxiliary = "current";
+
+/// "." or "!\"" or " ?)" but not "..a".
+bool ends_sentence(std::string_view token) {
+  while (!token.empty() && token.front() == ' ') token.remove_prefix(1);
+  for (bool shorter = true; shorter;) {
+    shorter = false;
+    for (const std::string_view closing : {"\"", "'", ")", "]", "\u201d", "\u2019", "\u00bb"}) {
+      if (!token.ends_with(closing)) continue;
+      token.remove_suffix(closing.size());
+      shorter = true;
+    }
+  }
+  return !token.empty() && token.find_first_not_of(".!?") == std::string_view::npos;
+}
 }  // namespace
 
 SpecialIds SpecialIds::of(const models::Model& model, const text::Tokenizer* tokenizer) {
@@ -21,7 +35,9 @@ SpecialIds SpecialIds::of(const models::Model& model, const text::Tokenizer* tok
   if (tokenizer != nullptr) {
     ids.mask = tokenizer->id_of("<mask>").value_or(-1);
     for (int32_t id = 0; id < static_cast<int32_t>(tokenizer->vocab_size()); ++id) {
-      if (!tokenizer->is_special(id) && !tokenizer->token_of(id).empty()) ids.ordinary.push_back(id);
+      if (tokenizer->is_special(id) || tokenizer->token_of(id).empty()) continue;
+      ids.ordinary.push_back(id);
+      if (ends_sentence(tokenizer->decode_bytes(std::vector<int32_t>{id}))) ids.sentence_ends.push_back(id);
     }
   }
   return ids;
@@ -29,9 +45,9 @@ SpecialIds SpecialIds::of(const models::Model& model, const text::Tokenizer* tok
 
 TaskName TaskName::parse(const std::string& text) {
   const Error unknown = usage_error(fmt::format("unknown task \"{}\"", text), "tasks",
-                                    "choose among recall, recall:N (N segments back), next, denoise, respond");
+                                    "choose among recall, recall:N (N segments back), next, denoise, respond, seq2seq");
   if (text == "recall") return {"recall", 1};
-  if (text == "next" || text == "denoise" || text == "respond") return {text, 0};
+  if (text == "next" || text == "denoise" || text == "respond" || text == "seq2seq") return {text, 0};
   if (text.rfind("recall:", 0) != 0) throw unknown;
   TaskName name{"recall", 0};
   const char* end = text.data() + text.size();
@@ -74,7 +90,10 @@ BatchMaker::BatchMaker(std::shared_ptr<const data::Corpus> corpus, std::vector<d
       plan_(std::move(plan)),
       options_(std::move(options)),
       tasks_(std::move(tasks)),
-      ids_(ids),
+      ids_(std::move(ids)),
+      denoise_ids_{.mask = static_cast<int32_t>(ids_.mask),
+                   .keep = {static_cast<int32_t>(ids_.bos), static_cast<int32_t>(ids_.eos)},
+                   .sentence_ends = ids_.sentence_ends},
       seed_(seed) {
   double total = 0;
   for (const auto& task : tasks_) {
@@ -85,8 +104,10 @@ BatchMaker::BatchMaker(std::shared_ptr<const data::Corpus> corpus, std::vector<d
     }
     weights_.push_back(weight);
     total += weight;
-    if (task.name == "denoise" && ids_.mask < 0)
-      throw usage_error("denoising needs a <mask> token, which the tokenizer lacks", "tasks");
+    if (task.name == "denoise") {
+      if (ids_.mask < 0) throw usage_error("denoising needs a <mask> token, which the tokenizer lacks", "tasks");
+      data::check_denoise(options_.denoise, denoise_ids_);
+    }
   }
   for (double& weight : weights_) weight = total > 0 ? weight / total : 0;
   if (options_.decoder_mask_rate > 0 && ids_.mask < 0)
@@ -128,7 +149,7 @@ std::optional<BatchMaker::Asked> BatchMaker::ask(const data::LaneItem& item, con
     if (item.segment < task.distance) return std::nullopt;
     return Asked{segment_tokens(item, item.segment - task.distance, noise), true, task.start_id};
   }
-  if (task.name == "respond") {
+  if (task.name == "respond" || task.name == "seq2seq") {
     const data::Span write = plan_->step(spans_[static_cast<size_t>(item.span)], item.segment).write;
     if (write.size() == 0) return std::nullopt;
     const auto reply =
@@ -163,14 +184,18 @@ std::vector<int32_t> BatchMaker::encoder_tokens(const data::LaneItem& item, cons
     return row;
   };
   if (task == nullptr || task->name != "denoise") return framed(std::move(tokens));
+  return framed(corrupted(std::move(tokens), item));
+}
+
+std::vector<int32_t> BatchMaker::corrupted(std::vector<int32_t> tokens, const data::LaneItem& item) const {
   Random random(key(item, item.segment, kDenoise));
-  return framed(data::infill(tokens,
-                             {.rate = options_.denoise_rate,
-                              .span_mean = options_.denoise_span_mean,
-                              .mask_id = static_cast<int32_t>(ids_.mask),
-                              .keep = {static_cast<int32_t>(ids_.bos), static_cast<int32_t>(ids_.eos)},
-                              .max_length = plan_->window()},
-                             random));
+  return data::corrupt(tokens, options_.denoise, denoise_ids_, plan_->window(), random);
+}
+
+void BatchMaker::count_noise(const data::LaneItem& item, data::NoiseCounts& counts) const {
+  if (item.idle) return;
+  const std::vector<int32_t> clean = segment_tokens(item, item.segment, Noise::kTraining);
+  counts.add(clean, corrupted(clean, item), denoise_ids_.mask);
 }
 
 SegmentBatch BatchMaker::encoder_side(std::vector<data::LaneItem> items,

@@ -19,12 +19,15 @@ struct SpecialIds {
   int64_t bos = 0, pad = 1, eos = 2;
   int64_t mask = -1;                   ///< -1 where the tokenizer has none: denoising and masking are then usage errors
   std::vector<int32_t> ordinary = {};  ///< ids that are no special tokens: what noise draws from
+  /// Of these, sorted, what ends a sentence: ".", "!" or "?", also several and with closing quotes or brackets behind.
+  std::vector<int32_t> sentence_ends = {};
   bool continues = false;  ///< what is read runs on into what is written (a decoder alone): no eos between the two
   static SpecialIds of(const models::Model& model, const text::Tokenizer* tokenizer);
 };
 
 /// "recall" (the segment before), "recall:2" (two before), "next" (the following segment), "denoise" (this one, clean),
-/// "respond" (the turn of a dialogue that follows what was read).
+/// "respond" (the turn of a dialogue that follows what was read), "seq2seq" (the target lines of the source lines
+/// read).
 struct TaskName {
   std::string kind;
   int64_t distance = 0;  ///< of recall
@@ -60,11 +63,11 @@ struct TaskOptions {
   double decoder_mask_rate = 0;
   double auxiliary_weight = 0;
   double noise_share = 0;
-  double denoise_rate = 0.3;
-  double denoise_span_mean = 3.0;
+  data::DenoiseOptions denoise;
   static void fields(auto& o, auto&& field) {
     field("tasks", o.tasks,
-          "what the decoder learns to write, with weights: recall, recall:N, next, denoise; respond reads dialogues");
+          "what the decoder learns to write, with weights: recall, recall:N, next, denoise; respond reads dialogues, "
+          "seq2seq aligned lines");
     field("decoder_mask_rate", o.decoder_mask_rate,
           "share of the decoder's input tokens replaced by <mask> in training, so that it must read the memory");
     field("auxiliary_weight", o.auxiliary_weight,
@@ -72,8 +75,7 @@ struct TaskOptions {
     field("noise_share", o.noise_share,
           "share of training segments in which tokens are replaced by random ones, each at a rate of its own, so that "
           "the memory learns to carry tokens and not habits of the text");
-    field("denoise_rate", o.denoise_rate, "share of a segment's tokens that denoising removes");
-    field("denoise_span_mean", o.denoise_span_mean, "mean length of the spans that denoising removes");
+    field("denoise", o.denoise, "");
   }
 };
 
@@ -97,6 +99,8 @@ class BatchMaker {
   /// What `task` asks of an item: its tokens (without eos), or nullopt where it has none (the first segment of a
   /// document has nothing to recall).
   std::optional<std::vector<int32_t>> reference(const data::LaneItem& item, const checkpoint::Task& task) const;
+  /// Adds what denoising would make of an item.
+  void count_noise(const data::LaneItem& item, data::NoiseCounts& counts) const;
 
  private:
   struct Asked {
@@ -113,6 +117,7 @@ class BatchMaker {
                        double mask_rate) const;
   SegmentBatch encoder_side(std::vector<data::LaneItem> items, const std::vector<const checkpoint::Task*>& tasks,
                             Noise noise) const;
+  std::vector<int32_t> corrupted(std::vector<int32_t> tokens, const data::LaneItem& item) const;
   uint64_t key(const data::LaneItem& item, int64_t segment, int purpose) const;
 
   std::shared_ptr<const data::Corpus> corpus_;
@@ -122,6 +127,7 @@ class BatchMaker {
   std::vector<checkpoint::Task> tasks_;
   std::vector<double> weights_;  // of tasks_, summing to 1; 0 for the auxiliary one
   SpecialIds ids_;
+  data::DenoiseIds denoise_ids_;
   uint64_t seed_;
 };
 

@@ -198,10 +198,10 @@ void Trainer::prepare_tokenizer_and_corpus() {
       assign_start_tokens(tokenizer_, options_.tasks.tasks, options_.tasks.auxiliary_weight > 0, family_start);
   training_.segment = options_.segments.segment;
   if (communicator_->leads()) tokenizer_->save(own);
-  reads_dialogues() ? prepare_dialogues() : prepare_texts();
+  has_given_steps() ? prepare_given_steps() : prepare_texts();
   std::string said;
   // A dialogue is never cut: its steps are given, not made by the lanes.
-  const auto spans = reads_dialogues()
+  const auto spans = has_given_steps()
                          ? split_.train
                          : data::cut_for_lanes(split_.train, options_.lanes * options_.accumulation, &said);
   if (!said.empty() && communicator_->leads()) spdlog::info("{}", said);
@@ -212,12 +212,38 @@ void Trainer::prepare_tokenizer_and_corpus() {
                                    .repeat = true});
 }
 
-bool Trainer::reads_dialogues() const { return options_.tasks.tasks.count("respond") != 0; }
+bool Trainer::reads_aligned() const { return options_.tasks.tasks.count("seq2seq") != 0; }
+
+bool Trainer::has_given_steps() const { return reads_aligned() || options_.tasks.tasks.count("respond") != 0; }
+
+data::AlignedDocumentReader Trainer::aligned_side(const std::string& side) const {
+  data::DialogueOptions sides = options_.dialogue;
+  sides.side = side;
+  sides.split_seed = options_.split.split_seed;
+  return {options_.corpus, options_.aligned, sides};
+}
 
 /// The vocabulary may only be learnt from what is trained on.
 void Trainer::train_tokenizer() {
   if (communicator_->leads()) spdlog::info("training a vocabulary of {} tokens", options_.new_tokenizer.vocab_size);
-  if (reads_dialogues()) {
+  if (reads_aligned()) {
+    auto reader = aligned_side("train");
+    data::AlignedDocument document;
+    size_t next = 0;  // line: the source of each unit, then its target
+    tokenizer_ = text::train_tokenizer(
+        [&](std::string& line) {
+          if (next >= 2 * document.units.size()) {
+            if (!reader.next(document)) return false;
+            next = 0;
+          }
+          const data::AlignedUnit& unit = document.units[next / 2];
+          line = (next++ % 2 == 0 ? unit.source : unit.target) + "\n";
+          return true;
+        },
+        options_.new_tokenizer);
+    return;
+  }
+  if (has_given_steps()) {
     data::DialogueOptions train_side = options_.dialogue;
     train_side.side = "train";
     train_side.split_seed = options_.split.split_seed;
@@ -267,28 +293,64 @@ void Trainer::prepare_texts() {
       options_.corpus, *tokenizer_,
       options_.cache_dir.empty() ? (fs::path(options_.output_dir) / "cache").string() : options_.cache_dir);
   split_ = data::split_corpus(*corpus_, options_.split);
+  drop_short_documents();
   held_out_ = {corpus_, split_.held_out.empty() ? split_.train : split_.held_out, plan_};
   if (!communicator_->leads()) return;
   spdlog::info("{}", split_.description);
   write_json((fs::path(options_.output_dir) / "split.json").string(), split_names());
 }
 
-void Trainer::prepare_dialogues() {
+void Trainer::drop_short_documents() {
+  if (options_.min_document_tokens <= 0) return;
+  const bool held_out = !split_.held_out.empty();
+  for (const auto& [name, spans] : {std::pair{"train", &split_.train}, {"held out", &split_.held_out}}) {
+    std::string said;
+    *spans = data::drop_short(std::move(*spans), options_.min_document_tokens, &said);
+    if (!said.empty() && communicator_->leads()) spdlog::info("{}: {}", name, said);
+  }
+  if (split_.train.empty())
+    throw usage_error(fmt::format("no document to train on has {} tokens", options_.min_document_tokens),
+                      "min_document_tokens", "set it lower, or give longer documents");
+  if (held_out && split_.held_out.empty() && communicator_->leads())
+    spdlog::warn("warning: no held-out document has {} tokens: evaluation reads what is trained on",
+                 options_.min_document_tokens);
+}
+
+void Trainer::prepare_given_steps() {
+  const auto& tasks = options_.tasks.tasks;
+  if (tasks.contains("respond") && tasks.contains("seq2seq")) {
+    throw usage_error("respond reads dialogues, seq2seq aligned lines", "tasks",
+                      "train them one after another: model = the first one's folder");
+  }
+  if (options_.min_document_tokens > 0)
+    throw usage_error("min_document_tokens is for texts", "min_document_tokens", "leave it out");
   const data::DialogueStepOptions steps{.window = options_.segments.segment,
                                         .authors_window = options_.authors_window,
                                         .longest_write = longest_target(),
                                         .answers = options_.answers};
   const auto read = [&](const char* side) {
+    if (reads_aligned()) {
+      auto reader = aligned_side(side);
+      return data::prepare_aligned(reader, data::tokenize_with(*tokenizer_),
+                                   {.window = steps.window, .longest_write = steps.longest_write});
+    }
     data::DialogueOptions dialogue = options_.dialogue;
     dialogue.side = side;
     dialogue.split_seed = options_.split.split_seed;
     data::DialogueReader reader(options_.corpus, dialogue);
     return data::prepare_dialogues(reader, data::tokenize_with(*tokenizer_), steps);
   };
-  data::DialogueCorpus train = read("train"), valid = read("valid");
+  data::StepCorpus train = read("train"), valid = read("valid");
   if (communicator_->leads()) {
-    spdlog::info("{} dialogues to train on ({} tokens), {} held out", train.corpus->documents(),
-                 format_count(train.corpus->total_tokens()), valid.corpus->documents());
+    spdlog::info("{} {} to train on ({} tokens), {} held out", train.corpus->documents(),
+                 reads_aligned() ? "documents" : "dialogues", format_count(train.corpus->total_tokens()),
+                 valid.corpus->documents());
+    for (const auto& [name, side] : {std::pair{"train", &train}, {"held out", &valid}}) {
+      if (reads_aligned() && side->left_out > 0)
+        spdlog::info("{}: {} documents left out: they have no target, or say what a held-out side says (keep_apart)",
+                     name, format_count(side->left_out));
+      if (const std::string said = side->said_of_cuts(); !said.empty()) spdlog::warn("warning: {}: {}", name, said);
+    }
     write_json((fs::path(options_.output_dir) / "split.json").string(),
                {{"train", train.names}, {"held_out", valid.names}});
   }
@@ -914,6 +976,22 @@ void Trainer::resume_from(const std::string& path) {
   spdlog::info("resumed from {} (step {})", path, step_);
 }
 
+std::string Trainer::describe_noise() const {
+  constexpr int64_t kTokens = 100'000;  // the share is then known to about 0.1 %
+  data::NoiseCounts counts;
+  data::Lanes lanes = *lanes_;
+  while (counts.tokens < kTokens && lanes.progress() < 1) {
+    for (const auto& item : lanes.next()) maker_->count_noise(item, counts);
+  }
+  return fmt::format(
+      "denoising ({}): {:.2f} % of {} tokens in {} segments removed, {} mask tokens; the longest segment has {} "
+      "tokens, "
+      "the longest corrupted one {}; {:.1f} % of the segments in another order\n",
+      options_.tasks.denoise.kind, 100 * counts.removed_share(), format_count(counts.tokens),
+      format_count(counts.segments), format_count(counts.masks), counts.longest, counts.longest_noisy,
+      counts.segments > 0 ? 100.0 * static_cast<double>(counts.reordered) / static_cast<double>(counts.segments) : 0);
+}
+
 std::string Trainer::describe(int64_t items) const {
   std::string text = fmt::format("vocabulary: {} tokens; corpus: {} documents, {} tokens\n", tokenizer_->vocab_size(),
                                  corpus_->documents(), format_count(corpus_->total_tokens()));
@@ -922,6 +1000,7 @@ std::string Trainer::describe(int64_t items) const {
   if (model_->memory_options().enabled())
     text += fmt::format("memory: {}, {} a lane\n", model_->memory_options().text(),
                         format_bytes(memory_.bytes() / memory_.slots.size(0)));
+  if (training_.has("denoise")) text += describe_noise();
   const auto show = [&](const at::Tensor& row) {
     std::string line;
     for (int64_t i = 0; i < row.numel(); ++i) {

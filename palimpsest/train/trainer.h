@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "palimpsest/data/aligned_steps.h"
 #include "palimpsest/data/corpus.h"
 #include "palimpsest/data/dialogue_steps.h"
 #include "palimpsest/train/evaluate.h"
@@ -55,10 +56,12 @@ struct ModelOptions {
 struct TrainOptions {
   data::CorpusOptions corpus;
   data::SplitOptions split;
+  int64_t min_document_tokens = 0;
   std::string tokenizer;
   text::TrainTokenizerOptions new_tokenizer;
   ModelOptions model;
   data::DialogueOptions dialogue;
+  data::AlignedOptions aligned;
   bool authors_window = false;
   std::string answers = "B";
   data::SegmentOptions segments{.segment = 32, .overlap = 0};
@@ -88,11 +91,14 @@ struct TrainOptions {
   static void fields(auto& o, auto&& field) {
     field("corpus", o.corpus, "");
     field("split", o.split, "");
+    field("min_document_tokens", o.min_document_tokens,
+          "of texts: documents with fewer tokens are left out, of training and evaluation; 0: none");
     field("tokenizer", o.tokenizer,
           "tokenizer.json or folder; empty: the model's, or one trained on the training documents");
     field("new_tokenizer", o.new_tokenizer, "");
     field("model_options", o.model, "");
     field("dialogue", o.dialogue, "");
+    field("aligned", o.aligned, "");
     field("authors_window", o.authors_window,
           "of dialogues: the slice of the history that MemBART's authors take, two tokens longer than the window");
     field("answers", o.answers, "of dialogues: whose turns are learnt: B | A | both");
@@ -205,14 +211,18 @@ class Trainer {
   void prepare_tokenizer_and_corpus();
   void train_tokenizer();
   void prepare_texts();
-  void prepare_dialogues();
-  /// Whether the data are dialogues (the task respond) and not texts.
-  bool reads_dialogues() const;
+  void drop_short_documents();
+  void prepare_given_steps();
+  /// Whether the data are aligned lines (the task seq2seq), or these or dialogues (respond), and not texts.
+  bool reads_aligned() const;
+  bool has_given_steps() const;
+  data::AlignedDocumentReader aligned_side(const std::string& side) const;
   void prepare_model();
   std::shared_ptr<models::Model> new_bart() const;
   std::shared_ptr<models::Model> new_gpt2() const;
   int64_t positions() const;       ///< of a model from scratch
   int64_t longest_target() const;  ///< tokens that the model's positions leave to be written after a full window
+  std::string describe_noise() const;
   void export_model() const;
   Json split_names() const;  ///< what split.json holds
   void resume_from(const std::string& checkpoint);

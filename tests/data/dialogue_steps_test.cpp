@@ -14,14 +14,14 @@ namespace {
 const TokenizeFunction kBytes{[](std::string_view text) { return std::vector<int32_t>(text.begin(), text.end()); },
                               "bytes"};
 
-std::string text_of(const DialogueCorpus& dialogues, const Span& span) {
+std::string text_of(const StepCorpus& dialogues, const Span& span) {
   const auto tokens = dialogues.corpus->tokens(span.document);
   return {tokens.begin() + span.begin, tokens.begin() + span.end};
 }
 
 class DialogueSteps : public testing::Test {
  protected:
-  DialogueCorpus read(const DialogueStepOptions& options, const std::string& personas = "off") {
+  StepCorpus read(const DialogueStepOptions& options, const std::string& personas = "off") {
     write_file_atomically(
         folder_.path("d.jsonl"),
         R"({"turns": [{"role": "A", "text": "Hello."}, {"role": "B", "text": "Hi, who is it?"}, {"role": "A", "text": "Me."}, {"role": "B", "text": "Oh."}]})"

@@ -6,9 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <sstream>
 
 #include "palimpsest/core/error.h"
 #include "palimpsest/core/random.h"
+#include "palimpsest/data/text_lines.h"
+#include "tests/support/paths.h"
 
 namespace palimpsest::train {
 namespace {
@@ -121,6 +124,81 @@ TEST(Metrics, BootstrapTakesAnyStatistic) {
   });
   EXPECT_DOUBLE_EQ(interval.value, 3.0 / 5);  // "a" is an article
   EXPECT_LE(interval.low, interval.value);
+}
+
+// Figures of sacrebleu 2.6.0 with its defaults.
+TEST(Bleu, TokensAreThoseOf13a) {
+  const auto joined = [](const std::string& text) {
+    std::string all;
+    for (const auto& token : bleu_tokens(text)) all += (all.empty() ? "" : " ") + token;
+    return all;
+  };
+  EXPECT_EQ(joined("The cat sat on the mat. \n"), "The cat sat on the mat .");
+  EXPECT_EQ(joined("It costs $3.50, not 1,000 - or so; \"yes\" &quot;no&quot;."),
+            "It costs $ 3.50 , not 1,000 - or so ; \" yes \" \" no \" .");
+  EXPECT_EQ(joined("2-3 re-runs: U.S. (a/b) l'eau 5."), "2 - 3 re-runs : U . S . ( a / b ) l'eau 5 .");
+  EXPECT_EQ(joined("a.,b 3.x x.3 .5 5."), "a . , b 3 . x x . 3 . 5 5 .");
+  EXPECT_EQ(joined("\u201c\u00c4rger\u201d \u2013 na, ja\u2026"), "\u201c\u00c4rger\u201d \u2013 na , ja\u2026");
+  EXPECT_EQ(joined("A<skipped>B &lt;x&gt; &amp;lt; 10-12 a-b"), "AB < x > < 10 - 12 a-b");
+  EXPECT_THAT(bleu_tokens(""), IsEmpty());
+}
+
+double bleu_of(const std::vector<std::string>& texts, const std::vector<std::string>& references) {
+  return corpus_bleu(texts, references).score;
+}
+
+TEST(Bleu, EqualsSacrebleu) {
+  const Bleu bleu = corpus_bleu(
+      std::vector<std::string>{"The cat sat on the mat.", "It costs $3.50, not 1,000 - or so; \"yes\" &quot;no&quot;.",
+                               "2-3 re-runs: U.S. (a/b) l'eau 5."},
+      std::vector<std::string>{"The cat sat on a mat.", "It costs $3.60, not 1,000 - or so; \"yes\" \"no\".",
+                               "2-3 reruns: U.S. (a/b) l'eau 5!"});
+  EXPECT_NEAR(bleu.score, 76.42737965896609, 1e-9);
+  EXPECT_NEAR(bleu.precisions[0], 90.47619047619048, 1e-9);
+  EXPECT_NEAR(bleu.precisions[3], 63.63636363636363, 1e-9);
+  EXPECT_EQ(bleu.length, 42);
+  EXPECT_EQ(bleu.reference_length, 42);
+  EXPECT_NEAR(bleu_of({"one two three four five"}, {"one three two four six"}), 15.106876986783844, 1e-9) << "smoothed";
+  EXPECT_EQ(bleu_of({"a b c"}, {"a b d"}), 0) << "no four tokens";
+  EXPECT_EQ(bleu_of({"x y z w"}, {"a b c d"}), 0);
+  EXPECT_EQ(bleu_of({""}, {"a"}), 0);
+  EXPECT_EQ(bleu_of({}, {}), 0);
+  EXPECT_THROW(bleu_of({"a"}, {}), Error);
+}
+
+/// Lines of a file, and the same without every seventh word.
+std::vector<std::string> lines_of(const std::string& path, std::vector<std::string>* without = nullptr) {
+  std::vector<std::string> lines;
+  data::WholeLines file(path, nullptr);
+  for (std::string line; file.next(line);) {
+    lines.push_back(line);
+    if (without == nullptr) continue;
+    std::istringstream words(line);
+    std::string left;
+    int place = 0;
+    for (std::string word; words >> word; ++place) {
+      if (place % 7 != 3) left += (left.empty() ? "" : " ") + word;
+    }
+    without->push_back(left);
+  }
+  return lines;
+}
+
+TEST(Bleu, EqualsSacrebleuOnRealLines) {
+  SKIP_WITHOUT_SHARED("data/mt");
+  for (const auto& [file, score] : {std::pair{"multi30k/test_2016_flickr.de.gz", 60.39800140458733},
+                                    {"iwslt_ted_de-en/test.en", 59.814787805597184},
+                                    {"flores_en-fr/test.fra", 62.4411191060933}}) {
+    std::vector<std::string> without;
+    const auto lines = lines_of(test::shared("data/mt/") + file, &without);
+    EXPECT_NEAR(bleu_of(without, lines), score, 1e-9) << file;
+  }
+  EXPECT_NEAR(bleu_of(lines_of(test::shared("data/mt/flores_en-fr/test.eng")),
+                      lines_of(test::shared("data/mt/flores_en-fr/test.fra"))),
+              2.0947739357332193, 1e-9);
+  const auto captions = lines_of(test::shared("data/mt/multi30k/test_2016_flickr.de.gz"));
+  EXPECT_NEAR(bleu_of({captions.begin(), captions.begin() + 200}, {captions.begin() + 1, captions.begin() + 201}),
+              0.2909689337155836, 1e-9);
 }
 
 }  // namespace
