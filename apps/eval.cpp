@@ -16,7 +16,7 @@ struct EvalFlags {
   data::CorpusOptions corpus;
   data::DialogueOptions dialogue;
   data::AlignedOptions aligned;
-  data::DenoiseOptions denoise;
+  data::DenoiseOptions denoise = {};
   generate::GenerationOptions generation;
   std::string answers = "B";
   int64_t replies = 0;

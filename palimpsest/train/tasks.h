@@ -63,7 +63,7 @@ struct TaskOptions {
   double decoder_mask_rate = 0;
   double auxiliary_weight = 0;
   double noise_share = 0;
-  data::DenoiseOptions denoise;
+  data::DenoiseOptions denoise = {};
   static void fields(auto& o, auto&& field) {
     field("tasks", o.tasks,
           "what the decoder learns to write, with weights: recall, recall:N, next, denoise; respond reads dialogues, "
