@@ -166,7 +166,7 @@ TEST(Bleu, EqualsSacrebleu) {
   EXPECT_THROW(bleu_of({"a"}, {}), Error);
 }
 
-/// Lines of a file, and the same without every seventh word.
+/// Lines of a file, and the same without every seventh word (ASCII white space divides words).
 std::vector<std::string> lines_of(const std::string& path, std::vector<std::string>* without = nullptr) {
   std::vector<std::string> lines;
   data::WholeLines file(path, nullptr);
@@ -188,7 +188,7 @@ TEST(Bleu, EqualsSacrebleuOnRealLines) {
   SKIP_WITHOUT_SHARED("data/mt");
   for (const auto& [file, score] : {std::pair{"multi30k/test_2016_flickr.de.gz", 60.39800140458733},
                                     {"iwslt_ted_de-en/test.en", 59.814787805597184},
-                                    {"flores_en-fr/test.fra", 62.4411191060933}}) {
+                                    {"flores_en-fr/test.fra", 62.8762023892669}}) {
     std::vector<std::string> without;
     const auto lines = lines_of(test::shared("data/mt/") + file, &without);
     EXPECT_NEAR(bleu_of(without, lines), score, 1e-9) << file;
