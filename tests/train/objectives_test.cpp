@@ -127,7 +127,7 @@ TEST(Seq2Seq, SaysWhatIsWrong) {
     return "";
   };
   EXPECT_THAT(message([](auto& o) { o.aligned.target = ""; }), HasSubstr("--target"));
-  EXPECT_THAT(message([](auto& o) { o.tasks.tasks["denoise"] = 1; }), HasSubstr("seq2seq aligned lines"));
+  EXPECT_THAT(message([](auto& o) { o.tasks.tasks["respond"] = 1; }), HasSubstr("seq2seq aligned lines"));
   EXPECT_THAT(message([](auto& o) { o.min_document_tokens = 5; }), HasSubstr("min_document_tokens is for texts"));
 }
 
