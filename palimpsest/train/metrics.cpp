@@ -138,6 +138,12 @@ double distinct_n(std::span<const std::string> replies, int64_t n) {
   return all == 0 ? 0 : static_cast<double>(different.size()) / static_cast<double>(all);
 }
 
+int64_t equal_places(std::span<const int32_t> wanted, std::span<const int64_t> given) {
+  int64_t equal = 0;
+  for (size_t i = 0; i < std::min(wanted.size(), given.size()); ++i) equal += given[i] == wanted[i];
+  return equal;
+}
+
 Interval bootstrap(int64_t documents, const std::function<double(std::span<const int64_t>)>& statistic,
                    const BootstrapOptions& options) {
   if (documents < 1) throw usage_error("no documents to draw from", "bootstrap", "at least one is needed");

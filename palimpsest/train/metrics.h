@@ -27,6 +27,10 @@ double word_f1(std::string_view guess, std::span<const std::string> references);
 /// falls as the set grows: compare sets of equal size only. Usage error for n < 1.
 double distinct_n(std::span<const std::string> replies, int64_t n);
 
+/// Places at which `given` holds the token that `wanted` does: what "given back" counts. Tokens that stand at another
+/// place, or beyond the end of either, do not count.
+int64_t equal_places(std::span<const int32_t> wanted, std::span<const int64_t> given);
+
 /// What one document adds to a mean: the sum of a measure and the number of things summed (targets, replies).
 struct DocumentScore {
   double sum = 0, weight = 0;
