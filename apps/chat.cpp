@@ -6,7 +6,7 @@
 #include <editline/readline.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <clocale>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -52,7 +52,10 @@ extern "C" void ask_to_stop(int) { stop_asked = 1; }
 class LineReader {
  public:
   LineReader() : terminal_(::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1) {
-    if (terminal_) using_history();
+    if (!terminal_) return;
+    // The line editor takes characters apart as the locale says, and drops what is none of it: text is UTF-8.
+    if (std::setlocale(LC_CTYPE, "") == nullptr || MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
+    using_history();
   }
   bool terminal() const { return terminal_; }
   /// Nothing at the end of input.
@@ -63,7 +66,13 @@ class LineReader {
       if (line.ends_with('\r')) line.pop_back();
       return line;
     }
+    stop_asked = 0;
     char* typed = ::readline("> ");
+    while (typed == nullptr && stop_asked != 0) {  // Ctrl-C: the line is dropped, as in a shell
+      stop_asked = 0;
+      std::fputs("\n", stdout);
+      typed = ::readline("> ");
+    }
     if (typed == nullptr) return std::nullopt;
     std::string line = typed;
     std::free(typed);
@@ -83,7 +92,7 @@ constexpr const char* kHelp =
     "/memory         what the memory looks like\n"
     "/stats          turns, bytes and times\n"
     "/help           this list\n"
-    "/quit           end (as Ctrl-D does); Ctrl-C stops an answer\n"
+    "/quit           end (as Ctrl-D does); Ctrl-C stops an answer, and drops a line that is being typed\n"
     "A line that begins with // is said with one slash.";
 
 class Talk {
@@ -96,8 +105,10 @@ class Talk {
   }
 
   int run() {
-    std::signal(SIGINT, ask_to_stop);
-    if (lines_.terminal()) spdlog::info("/help lists the commands; Ctrl-D ends");
+    if (lines_.terminal()) {  // in a pipe Ctrl-C ends, as of any program: the file holds the last finished turn
+      std::signal(SIGINT, ask_to_stop);
+      spdlog::info("/help lists the commands; Ctrl-D ends");
+    }
     while (const auto line = lines_.next()) {
       stop_asked = 0;
       if (line->empty()) continue;
@@ -207,10 +218,10 @@ class Talk {
       return;
     }
     const at::Tensor length = slots[0].to(at::kFloat).norm(2, -1);  // [M]
-    print_line(fmt::format(
-        "{} slots of {} numbers, {}; slot length {:.2f} to {:.2f}, mean {:.2f}; gate at the last turn {:.2f}",
-        slots.size(1), slots.size(2), format_bytes(session_.now().memory.bytes()), length.min().item<double>(),
-        length.max().item<double>(), length.mean().item<double>(), last_.gate));
+    print_line(fmt::format("{} slots of {} numbers, {}; slot length {:.2f} to {:.2f}, mean {:.2f}{}", slots.size(1),
+                           slots.size(2), format_bytes(session_.now().memory.bytes()), length.min().item<double>(),
+                           length.max().item<double>(), length.mean().item<double>(),
+                           exchanges_ > 0 ? fmt::format("; gate at the last turn {:.2f}", last_.gate) : ""));
   }
 
   void show_stats() {
@@ -239,10 +250,7 @@ int run(const ChatFlags& flags) {
   if (flags.rewinds < 0 || flags.rewinds > 1000)
     throw usage_error(fmt::format("--rewinds {} is not from 0 to 1000", flags.rewinds));
   const auto folder = load(flags.model);
-  serve::ChatOptions options{.window = flags.window, .task = flags.task, .generation = flags.generation};
-  if (options.generation.max_new_tokens < 0 && options.generation.max_length < 0)
-    options.generation.max_new_tokens = 64;
-  const serve::Chat chat(folder, options);
+  const serve::Chat chat(folder, {.window = flags.window, .task = flags.task, .generation = flags.generation});
   return Talk(flags, chat).run();
 }
 

@@ -19,7 +19,7 @@ constexpr const char* kFormat = "1";
 constexpr int64_t kMostKept = 1000;
 
 int64_t bytes_of(const Moment& moment) {
-  return moment.memory.bytes() + static_cast<int64_t>(moment.context.size() * sizeof(int32_t));
+  return moment.memory.bytes() + static_cast<int64_t>((moment.context.size() + moment.read.size()) * sizeof(int32_t));
 }
 
 /// Over names, shapes and bytes of all tensors, in their order.
@@ -44,6 +44,7 @@ NamedTensors tensors_of(const std::deque<Moment>& past, const Moment& now) {
     if (moment.memory.slots.defined())
       tensors.emplace_back(prefix + "memory", moment.memory.slots.detach().cpu().contiguous());
     tensors.emplace_back(prefix + "context", at::tensor(moment.context, at::kInt));
+    if (!moment.read.empty()) tensors.emplace_back(prefix + "read", at::tensor(moment.read, at::kInt));
     tensors.emplace_back(prefix + "counts", at::tensor({moment.turns, moment.tokens}, at::kLong));
   };
   add(now, 0);
@@ -68,6 +69,15 @@ void Session::rewind(int64_t n) {
     now_ = std::move(past_.back());
     past_.pop_back();
   }
+}
+
+const Moment* Session::before(int64_t exchanges) const {
+  const int64_t turns = now_.turns - 2 * exchanges;
+  if (turns == now_.turns) return &now_;
+  for (const Moment& moment : past_) {
+    if (moment.turns == turns) return &moment;
+  }
+  return nullptr;
 }
 
 int64_t Session::bytes() const {
@@ -133,9 +143,14 @@ Session Session::load(const std::string& path, const std::string& fingerprint) {
       if (!moment.memory.slots.is_floating_point() || moment.memory.slots.size(0) != 1)
         throw input_error(fmt::format("{}memory is no memory", prefix), path);
     }
-    const at::Tensor context = take("context", at::kInt, 1), counts = take("counts", at::kLong, 1);
+    const auto take_ids = [&](const char* name) {
+      const at::Tensor ids = take(name, at::kInt, 1);
+      return std::vector<int32_t>(ids.const_data_ptr<int32_t>(), ids.const_data_ptr<int32_t>() + ids.numel());
+    };
+    moment.context = take_ids("context");
+    if (file.contains(prefix + "read")) moment.read = take_ids("read");  // sessions of older versions have none
+    const at::Tensor counts = take("counts", at::kLong, 1);
     if (counts.numel() != 2) throw input_error(fmt::format("{}counts is not two numbers", prefix), path);
-    moment.context.assign(context.const_data_ptr<int32_t>(), context.const_data_ptr<int32_t>() + context.numel());
     moment.turns = counts[0].item<int64_t>();
     moment.tokens = counts[1].item<int64_t>();
     read.push_back(std::move(moment));

@@ -16,6 +16,7 @@ namespace palimpsest::serve {
 struct Moment {
   memory::Memory memory;         ///< [1, M, E]; undefined without a memory
   std::vector<int32_t> context;  ///< last token ids of the history, as many as the model reads at a time at most
+  std::vector<int32_t> read;     ///< what the memory read last, without the row's frame; the reply to it is no part
   int64_t turns = 0;             ///< finished turns so far, of both sides
   int64_t tokens = 0;            ///< token ids that were read or written so far
 };
@@ -33,6 +34,8 @@ class Session {
   void rewind(int64_t n);
   /// How many moments can be gone back.
   int64_t past() const { return static_cast<int64_t>(past_.size()); }
+  /// The moment so many exchanges before the present one (0: that one); null where it is not kept.
+  const Moment* before(int64_t exchanges) const;
   /// Forgets everything.
   void reset() { now_ = {}, past_.clear(); }
 

@@ -45,6 +45,10 @@ struct Bleu {
 /// Usage error where the two do not have as many texts.
 Bleu corpus_bleu(std::span<const std::string> texts, std::span<const std::string> references);
 
+/// Places at which `given` holds the token that `wanted` does: what "given back" counts. Tokens that stand at another
+/// place, or beyond the end of either, do not count.
+int64_t equal_places(std::span<const int32_t> wanted, std::span<const int64_t> given);
+
 /// What one document adds to a mean: the sum of a measure and the number of things summed (targets, replies).
 struct DocumentScore {
   double sum = 0, weight = 0;

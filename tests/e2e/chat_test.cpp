@@ -7,6 +7,7 @@
 #include "palimpsest/checkpoint/model_folder.h"
 #include "palimpsest/checkpoint/safetensors.h"
 #include "palimpsest/core/files.h"
+#include "palimpsest/core/json.h"
 #include "palimpsest/serve/session.h"
 #include "tests/support/paths.h"
 
@@ -24,8 +25,9 @@ class ChatProgram : public testing::Test {
     return test::run_command("printf '" + lines + "' | " + test::program() + " chat --quiet --model " + model() +
                              " --max-new-tokens 8 " + flags);
   }
-  test::CommandResult recall(const std::string& path) const {
-    return test::run_command(test::program() + " recall --quiet --model " + model() + " --session " + path);
+  test::CommandResult recall(const std::string& path, const std::string& flags = "") const {
+    return test::run_command(test::program() + " recall --quiet --model " + model() + " --session " + path + " " +
+                             flags);
   }
   test::TemporaryFolder folder_;
 };
@@ -84,6 +86,49 @@ TEST_F(ChatProgram, WhatIsRecalledComesFromTheMemoryAlone) {
   EXPECT_EQ(recall(folder_.path("blank.session")).out, told.out);
 }
 
+TEST_F(ChatProgram, RecallStatesTheShareGivenBack) {
+  const std::string said = "In the beginning was the word.\nAnd the word was with God.\n";
+  const auto talk = chat("In the beginning was the word.\\nAnd the word was with God.\\n", " --session " + session());
+  ASSERT_EQ(talk.exit_code, 0) << talk.err;
+  const auto told = recall(session(), "--json");
+  ASSERT_EQ(told.exit_code, 0) << told.err;
+  const Json json = Json::parse(told.out);
+  ASSERT_EQ(json["recalled"].size(), 2U) << "tasks current and recall";
+  EXPECT_EQ(json["recalled"][0]["task"], "current");
+  EXPECT_EQ(json["recalled"][0]["text"], json["text"]);
+  EXPECT_GE(json["recalled"][0]["share"].get<double>(), 0.9);
+  EXPECT_EQ(json["recalled"][0]["share"].get<double>(),
+            json["recalled"][0]["recovered"].get<double>() / json["recalled"][0]["tokens"].get<double>());
+  EXPECT_EQ(json["recalled"][1]["exchanges_before"], 1);
+  EXPECT_THAT(recall(session()).out, HasSubstr("current, read last: "));
+  // The conversation's text says the same: the lines that were said with chat's own flags, and both sides.
+  write_file_atomically(folder_.path("said.txt"), said);
+  const auto against = recall(session(), "--json --max-new-tokens 8 --against " + folder_.path("said.txt"));
+  ASSERT_EQ(against.exit_code, 0) << against.err;
+  EXPECT_EQ(against.out, told.out);
+  // Where the file keeps no moments, only the text knows what earlier exchanges read.
+  ASSERT_EQ(chat("In the beginning was the word.\\nAnd the word was with God.\\n",
+                 " --rewinds 0 --new-session --session " + session())
+                .exit_code,
+            0);
+  EXPECT_FALSE(Json::parse(recall(session(), "--json").out)["recalled"][1].contains("share"));
+  EXPECT_THAT(recall(session()).out, HasSubstr("give --against FILE"));
+  EXPECT_EQ(recall(session(), "--json --max-new-tokens 8 --against " + folder_.path("said.txt")).out, told.out);
+}
+
+TEST_F(ChatProgram, RecallRefusesAnotherConversationsText) {
+  ASSERT_EQ(chat("Hello.\\n", " --session " + session()).exit_code, 0);
+  const std::pair<const char*, const char*> cases[] = {{"Hello.\nAnd again.\nAnd more.\n", "the session 1"},
+                                                       {"A: Hello.\n\nB: What?\n", "does not end as the session does"}};
+  for (const auto& [text, part] : cases) {
+    write_file_atomically(folder_.path("other.txt"), text);
+    const auto result = recall(session(), "--against " + folder_.path("other.txt"));
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr(part));
+    EXPECT_EQ(result.out, "");
+  }
+}
+
 TEST_F(ChatProgram, RefusesAnotherModelsSessionAndSaysWhy) {
   ASSERT_EQ(chat("Hello.\\n", " --session " + session()).exit_code, 0);
   const std::string bytes = read_file(session());
@@ -114,6 +159,35 @@ TEST_F(ChatProgram, AKillLeavesTheLastFinishedTurn) {
   }
   EXPECT_GT(turns, 2);
   EXPECT_EQ(chat("Hello again.\\n", kept).exit_code, 0);
+}
+
+TEST_F(ChatProgram, InATerminalLinesAreEditedAndCtrlCStopsAnAnswer) {
+  // What to wait for (the end of what was shown), and what is then typed.
+  const std::vector<std::pair<std::string, std::string>> keys = {
+      {"> ", "Gr\u00fc\u00dfe, Helo\u001b[Dl\r"},  // the cursor goes back: Hello
+      {"> ", "dropped"},
+      {"dropped", "\u0003"},  // Ctrl-C at the prompt: a new line
+      {"> ", "\u001b[A\r"},   // the line before, out of the history
+      {"> ", "/rewind\r"},
+      {"> ", "Tell me more.\r"},
+      {"more.\r\n?", "\u0003"},  // Ctrl-C while it answers
+      {"> ", "/stats\r"},
+      {"> ", "\u0004"}};
+  write_file_atomically(folder_.path("keys.json"), Json(keys).dump());
+  const auto result =
+      test::run_command("OMP_NUM_THREADS=1 TERM=xterm python3 -B " + test::source_folder() + "/tests/e2e/terminal.py " +
+                        folder_.path("keys.json") + " " + test::program() + " chat --quiet --model " + model() +
+                        " --min-new-tokens 60 --max-new-tokens 60" + " --session " + session());
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("Gr\u00fc\u00dfe, Hel"));
+  EXPECT_THAT(result.out, HasSubstr(" [stopped]"));
+  EXPECT_THAT(result.out, HasSubstr("2 turns were said; 1 more"));
+  EXPECT_THAT(result.out, HasSubstr("4 turns, ")) << "a stopped answer is what was said";
+  const auto loaded = checkpoint::load_model(model(), {.widen = true});
+  auto talk = serve::Session::load(session(), serve::model_fingerprint(*loaded.model));
+  EXPECT_EQ(talk.now().turns, 4);
+  talk.rewind(1);
+  EXPECT_THAT(loaded.tokenizer()->decode(talk.now().read), HasSubstr("A: Gr\u00fc\u00dfe, Hello\n\n"));
 }
 
 TEST_F(ChatProgram, SaysWhatACommandNeeds) {

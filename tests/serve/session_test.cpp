@@ -19,6 +19,7 @@ using test::expect_identical;
 Moment moment(uint64_t seed) {
   return {{test::randn({1, 4, 6}, seed).to(at::kFloat)},
           std::vector<int32_t>(5 + seed % 3, static_cast<int32_t>(seed)),
+          std::vector<int32_t>(4, static_cast<int32_t>(seed + 1)),
           static_cast<int64_t>(2 * seed),
           static_cast<int64_t>(30 * seed)};
 }
@@ -32,6 +33,7 @@ Session some_session(int64_t turns = 5, int64_t keep = 3) {
 void expect_same(const Moment& a, const Moment& b) {
   expect_identical(a.memory.slots, b.memory.slots, "memory");
   EXPECT_EQ(a.context, b.context);
+  EXPECT_EQ(a.read, b.read);
   EXPECT_EQ(a.turns, b.turns);
   EXPECT_EQ(a.tokens, b.tokens);
 }
@@ -80,6 +82,25 @@ TEST(Session, TakesTheSameRoomHoweverLongItGets) {
   some_session(400).save(folder.path("long"));
   const auto a = std::filesystem::file_size(folder.path("short")), b = std::filesystem::file_size(folder.path("long"));
   EXPECT_LE(b, a + 64);
+}
+
+TEST(Session, AtBaseSizeTheMemoryIs192KiBAndAFileWithEightRewindsUnderTwoMegabytes) {
+  models::BartConfig config;  // BART-base
+  config.memory = {.kind = "membart", .slots = 64};
+  const models::BartModel base(config, at::TensorOptions().device(at::kMeta));
+  const auto shape = base.fresh_memory(1).slots.sizes().vec();
+  ASSERT_EQ(shape, (std::vector<int64_t>{1, 64, 768}));
+  const test::TemporaryFolder folder;
+  Session session("abc");
+  for (int64_t turn = 1; turn <= 20; ++turn) {
+    const std::vector<int32_t> row(static_cast<size_t>(config.max_position_embeddings - 2), 7);  // as long as can be
+    session.advance({{test::randn(shape, static_cast<uint64_t>(turn)).to(at::kFloat)}, row, row, 2 * turn, 0});
+  }
+  EXPECT_EQ(session.now().memory.bytes(), 192 * 1024);
+  EXPECT_EQ(session.past(), 8);
+  session.save(folder.path("s"));
+  EXPECT_LT(std::filesystem::file_size(folder.path("s")), 2000000U);
+  EXPECT_EQ(Session::load(folder.path("s"), "abc").past(), 8);
 }
 
 TEST(Session, RefusesWhatIsNotItsOwnAndSaysWhy) {
