@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `palimpsest bench`: how long things take here, in process, with medians of several runs.
+// `palimpsest bench`: how long things take here, with medians of several runs.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -14,6 +14,10 @@
 #include "palimpsest/generate/search.h"
 #include "palimpsest/kernels/isa.h"
 #include "palimpsest/models/gpt2.h"
+#include "palimpsest/nn/loss.h"
+#include "palimpsest/train/optimizer.h"
+#include "palimpsest/train/parallel.h"
+#include "palimpsest/train/rollout.h"
 
 namespace palimpsest::app {
 
@@ -23,12 +27,18 @@ struct BenchFlags {
   ModelFlags model;
   std::string memory;
   int64_t batch = 1, length = 64, repeats = 7, warm_up = 1, seed = 0, max_new_tokens = 20, num_beams = 1;
-  bool json = false;
+  int64_t time_horizon = 1, loss_table_mib = 64;
+  double dropout = -1;
+  bool replay = false, json = false;
   static void fields(auto& o, auto&& field) {
     field("model", o.model, "");
     field("memory", o.memory, "another memory than the folder's, as in convert");
-    field("batch", o.batch, "rows");
-    field("length", o.length, "tokens of a row: of source and target in forward, of the source in generate");
+    field("batch", o.batch, "rows; in train those of all processes together");
+    field("length", o.length, "tokens of a row: of source and target in forward and train, of the source in generate");
+    field("time_horizon", o.time_horizon, "train: segments that gradients flow back through, each of LENGTH tokens");
+    field("replay", o.replay, "train: memory replay, as memory_replay in a recipe");
+    field("dropout", o.dropout, "train: instead of the model's own; negative: the model's own");
+    field("loss_table_mib", o.loss_table_mib, "train: as in a recipe");
     field("max_new_tokens", o.max_new_tokens, "generate: tokens that are written, no more and no fewer");
     field("num_beams", o.num_beams, "generate: beams");
     field("repeats", o.repeats, "measured runs");
@@ -49,6 +59,7 @@ checkpoint::ModelFolder model_of(const BenchFlags& flags) {
   }
   auto config = models::BartConfig::base();
   if (!flags.memory.empty()) config.memory = memory::MemoryOptions::parse(flags.memory);
+  if (flags.dropout >= 0) config.dropout = flags.dropout;
   checkpoint::ModelFolder folder;
   folder.config = config.to_json();
   const auto model = std::make_shared<models::BartModel>(config);
@@ -63,9 +74,9 @@ checkpoint::ModelFolder model_of(const BenchFlags& flags) {
   return folder;
 }
 
-std::vector<generate::IdRow> random_rows(const BenchFlags& flags, int64_t vocabulary) {
+std::vector<generate::IdRow> random_rows(const BenchFlags& flags, int64_t vocabulary, uint64_t draw = 1) {
   std::vector<generate::IdRow> rows(static_cast<size_t>(flags.batch));
-  Random random(random_key(static_cast<uint64_t>(flags.seed), 1));
+  Random random(random_key(static_cast<uint64_t>(flags.seed), draw));
   for (auto& row : rows) {
     for (int64_t i = 0; i < flags.length; ++i)
       row.push_back(4 + static_cast<int64_t>(random.below(static_cast<uint64_t>(vocabulary - 4))));
@@ -92,7 +103,13 @@ at::Tensor forward(const models::Model& model, const at::Tensor& ids) {
 struct Measured {
   std::vector<double> seconds;
   Json more = Json::object();
+  bool silent = false;  ///< another process tells
 };
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
 
 Measured repeat(const BenchFlags& flags, const std::function<void()>& work) {
   Measured measured;
@@ -147,14 +164,102 @@ Measured bench_generate(const BenchFlags& flags) {
                                 .decoder_start_id = folder.config.value("decoder_start_token_id", eos)});
     state_bytes = generate::generate(*decoder, options, request).state_bytes;
   });
-  std::sort(first.begin(), first.end());
-  const double to_first = first[first.size() / 2];
-  auto all = measured.seconds;
-  std::sort(all.begin(), all.end());
+  const double to_first = median(first);
   measured.more["first_token_s"] = to_first;
   measured.more["seconds_per_token"] =
-      flags.max_new_tokens > 1 ? (all[all.size() / 2] - to_first) / static_cast<double>(flags.max_new_tokens - 1) : 0;
+      flags.max_new_tokens > 1 ? (median(measured.seconds) - to_first) / static_cast<double>(flags.max_new_tokens - 1)
+                               : 0;
   measured.more["state_bytes"] = state_bytes;
+  return measured;
+}
+
+/// The source and target of one segment, as many rows as this process has of the batch.
+struct TrainSegment {
+  at::Tensor source, decoder_ids, labels;  ///< [B, L] int64
+};
+
+/// An optimiser step of a training run (train/trainer.h) on random ids: every rollout, loss and update is the
+/// trainer's.
+Measured bench_train(const BenchFlags& flags) {
+  if (!flags.model.dtype.empty() && flags.model.dtype != "float32" && flags.model.dtype != "float64")
+    throw usage_error("training is measured in float32 or float64", "--dtype");
+  if (flags.dropout >= 0 && !flags.model.model.empty())
+    throw usage_error("a model folder has a dropout of its own", "--dropout", "leave --model or --dropout away");
+  const auto processes = train::connect();
+  if (flags.batch % processes->size() != 0)
+    throw usage_error(fmt::format("{} rows do not divide among {} processes", flags.batch, processes->size()),
+                      "--batch");
+  const at::AutoGradMode with_graph(true);
+  const auto folder = model_of(flags);
+  const auto model = folder.bart();
+  const auto& config = model->config();
+  for (auto& parameter : model->parameters()) {
+    parameter.set_data(parameter.detach().clone());  // a folder's are views of a file map
+    parameter.requires_grad_(true);
+  }
+  model->train();
+  const auto device = model->shared->weight.device();
+  const int64_t rows = flags.batch / processes->size();
+  std::vector<TrainSegment> segments;
+  for (int64_t t = 0; t < flags.time_horizon; ++t) {
+    const auto draw = [&](uint64_t side) {
+      const at::Tensor all = tensor_of(random_rows(flags, config.vocab_size, 2 * static_cast<uint64_t>(t) + side));
+      return all.narrow(0, processes->rank() * rows, rows).to(device);
+    };
+    segments.push_back({draw(1), {}, draw(2)});
+    segments.back().decoder_ids =
+        nn::shift_right(segments.back().labels, config.decoder_start_token_id, config.pad_token_id);
+  }
+  const nn::ProjectedLossOptions projected{.table_bytes = flags.loss_table_mib << 20};
+  const double share = 1 / static_cast<double>(flags.time_horizon * flags.batch * flags.length);
+  memory::Memory memory = model->fresh_memory(rows);
+  const at::Tensor keep = at::zeros({rows}, at::TensorOptions(at::kBool).device(device));
+  train::AdamW optimizer(train::parameter_groups(*model), {});
+  std::unique_ptr<train::GradientSum> gradients;
+  if (processes->size() > 1) gradients = std::make_unique<train::GradientSum>(model->parameters(), processes);
+  double loss = 0;
+  std::vector<double> optimizer_s;
+  const auto encode = [&](int64_t t, const memory::Memory& before) {
+    at::manual_seed(random_key(static_cast<uint64_t>(flags.seed), 3, t));
+    return model->encode({.ids = segments[static_cast<size_t>(t)].source, .memory = before, .reset = keep});
+  };
+  train::Rollout rollout{.steps = flags.time_horizon, .replay = flags.replay};
+  rollout.write = [&](int64_t t, const memory::Memory& before) { return encode(t, before).memory; };
+  rollout.step = [&](int64_t t, const memory::Memory& before) {
+    const auto encoded = encode(t, before);
+    const TrainSegment& segment = segments[static_cast<size_t>(t)];
+    const at::Tensor nll = nn::projected_loss(model->decode(segment.decoder_ids, {}, encoded), model->lm_head->weight,
+                                              model->final_logits_bias.view({-1}), segment.labels, projected)
+                               .nll;
+    loss += nll.item<double>() * share;
+    return train::StepOutput{.loss = nll * share, .memory = encoded.memory};
+  };
+  if (gradients) rollout.before_last_backward = [&] { gradients->begin(); };
+  Measured measured = repeat(flags, [&] {
+    loss = 0;
+    optimizer.zero_grad();
+    rollout.start = {memory.slots.defined() ? memory.slots.detach() : at::Tensor()};
+    memory = train::backpropagate(rollout).carried;
+    if (gradients) gradients->finish();
+    const auto start = Clock::now();
+    optimizer.step(
+        1e-5, processes->size() == 1 ? std::function<double(double)>()
+                                     : [&](double norm) { return processes->broadcast(norm); });
+    optimizer_s.push_back(seconds_since(start));
+  });
+  processes->sum(at::from_blob(&loss, {1}, at::kDouble));
+  const double seconds = median(measured.seconds);
+  measured.more = {
+      {"tokens_per_second", static_cast<double>(flags.batch * flags.length * flags.time_horizon) / seconds},
+      {"optimizer_s", median(optimizer_s)},
+      {"loss", loss},
+      {"parameters", nn::parameter_count(*model)},
+      {"time_horizon", flags.time_horizon},
+      {"replay", flags.replay},
+      {"memory", config.memory.text()},
+      {"dropout", config.dropout},
+      {"processes", processes->size()}};
+  measured.silent = !processes->leads();
   return measured;
 }
 
@@ -179,26 +284,30 @@ Measured bench_load(const BenchFlags& flags) {
     measured.seconds.push_back(loaded);
     to_logits.push_back(done);
   }
-  std::sort(to_logits.begin(), to_logits.end());
-  measured.more["first_logits_s"] = to_logits[to_logits.size() / 2];
+  measured.more["first_logits_s"] = median(to_logits);
   measured.more["resident_bytes"] = resident;
   return measured;
 }
 
 int bench(const std::string& what, const BenchFlags& flags) {
-  check_choice("what to measure", what, {"generate", "forward", "encode", "load"});
-  if (flags.repeats < 1 || flags.batch < 1 || flags.length < 1 || flags.warm_up < 0 || flags.max_new_tokens < 1)
-    throw usage_error("--repeats, --batch, --length and --max-new-tokens are 1 or more", "command line");
+  check_choice("what to measure", what, {"generate", "forward", "encode", "train", "load"});
+  if (flags.repeats < 1 || flags.batch < 1 || flags.length < 1 || flags.warm_up < 0 || flags.max_new_tokens < 1 ||
+      flags.time_horizon < 1 || flags.loss_table_mib < 1) {
+    throw usage_error(
+        "--repeats, --batch, --length, --max-new-tokens, --time-horizon and --loss-table-mib are 1 or more",
+        "command line");
+  }
   const at::NoGradGuard no_grad;
   Measured measured = what == "generate"  ? bench_generate(flags)
                       : what == "forward" ? bench_forward(flags)
                       : what == "encode"  ? bench_encode(flags)
+                      : what == "train"   ? bench_train(flags)
                                           : bench_load(flags);
-  auto sorted = measured.seconds;
-  std::sort(sorted.begin(), sorted.end());
+  if (measured.silent) return 0;
+  const double best = *std::min_element(measured.seconds.begin(), measured.seconds.end());
   Json json = {{"what", what},
-               {"median_s", sorted[sorted.size() / 2]},
-               {"min_s", sorted.front()},
+               {"median_s", median(measured.seconds)},
+               {"min_s", best},
                {"runs_s", measured.seconds},
                {"batch", flags.batch},
                {"length", flags.length},
@@ -213,22 +322,25 @@ int bench(const std::string& what, const BenchFlags& flags) {
   }
   print_line(fmt::format("{}, batch {}, length {}, {} threads, {}: median {:.2f} ms, best {:.2f} ms of {} runs", what,
                          flags.batch, flags.length, thread_count(), json["isa"].get<std::string>(),
-                         1000 * json["median_s"].get<double>(), 1000 * sorted.front(), flags.repeats));
-  for (const auto& [key, value] : measured.more.items())
+                         1000 * json["median_s"].get<double>(), 1000 * best, flags.repeats));
+  for (const auto& [key, value] : measured.more.items()) {
     print_line(key.ends_with("_s") || key.starts_with("seconds")
                    ? fmt::format("  {}: {:.2f} ms", key, 1000 * value.get<double>())
-                   : fmt::format("  {}: {}", key, format_bytes(value.get<int64_t>())));
+               : key.ends_with("_bytes") ? fmt::format("  {}: {}", key, format_bytes(value.get<int64_t>()))
+                                         : fmt::format("  {}: {}", key, value.dump()));
+  }
+  print_line(fmt::format("  peak_bytes: {}", format_bytes(json["peak_bytes"].get<int64_t>())));
   return 0;
 }
 
 }  // namespace
 
 Command bench_command() {
-  return {"bench", "how long things take here: generate, forward, encode, load",
+  return {"bench", "how long things take here: generate, forward, encode, train, load",
           "palimpsest bench generate --model DIR --length 64 --num-beams 4", [](CLI::App& app) {
             auto flags = std::make_shared<BenchFlags>();
             auto what = std::make_shared<std::string>();
-            app.add_option("WHAT", *what, "generate | forward | encode | load")->required();
+            app.add_option("WHAT", *what, "generate | forward | encode | train | load")->required();
             options_to_flags(*flags, app);
             return [flags, what] { return bench(*what, *flags); };
           }};

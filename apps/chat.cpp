@@ -99,7 +99,9 @@ class Talk {
  public:
   Talk(const ChatFlags& flags, const serve::Chat& chat)
       : flags_(flags), chat_(chat), session_(chat.begin(flags.rewinds)) {
-    if (flags.session.empty() || flags.new_session || !fs::exists(flags.session)) return;
+    if (flags.session.empty()) return;
+    serve::Session::clear_temporaries(flags.session);
+    if (flags.new_session || !fs::exists(flags.session)) return;
     session_ = serve::Session::load(flags.session, chat.fingerprint());
     spdlog::info("{}: {} turns, {} restored", flags.session, session_.now().turns, format_bytes(session_.bytes()));
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `palimpsest inspect`: what is in a safetensors file, a model folder or a checkpoint; exit 2 where it is broken.
+// `palimpsest inspect`: what is in a safetensors file, a model folder, a checkpoint or a session; exit 2 where it is
+// broken.
 //
 // A report is built by sections. Each looks for one thing in a folder and adds what it finds to the JSON and to the
 // lines for people; to show more, write a section and put it into kSections.
@@ -13,6 +14,7 @@
 #include "palimpsest/checkpoint/safetensors.h"
 #include "palimpsest/core/log.h"
 #include "palimpsest/models/gpt2.h"
+#include "palimpsest/serve/session.h"
 #include "palimpsest/text/tokenizer.h"
 
 namespace fs = std::filesystem;
@@ -98,6 +100,19 @@ void add_members(const Json& object, const std::string& prefix, Report& report) 
       report.lines.push_back(fmt::format("{}: {}", name, printable(text)));
     }
   }
+}
+
+/// A conversation: all of it is read, so that a damaged one is noticed.
+void add_session(const std::string& path, Report& report) {
+  const auto session = serve::Session::load(path);
+  report.heading("session");
+  report.json["session"] = {{"turns", session.now().turns},
+                            {"tokens", session.now().tokens},
+                            {"context_tokens", session.now().context.size()},
+                            {"memory_bytes", session.now().memory.bytes()},
+                            {"rewinds", session.past()},
+                            {"model", session.fingerprint()}};
+  add_members(report.json["session"], "", report);
 }
 
 bool config_section(const fs::path& folder, Report& report) {
@@ -250,7 +265,9 @@ void inspect_file(const std::string& path, Report& report) {
   if (name == "trainer_state.json" && trainer_section(folder, report)) return;
   const auto tokenizer_files = {"tokenizer.json", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "vocab.txt"};
   const bool is_tokenizer = std::find(tokenizer_files.begin(), tokenizer_files.end(), name) != tokenizer_files.end();
-  is_tokenizer ? add_tokenizer(path, report) : add_tensors(path, report);
+  if (is_tokenizer) return add_tokenizer(path, report);
+  add_tensors(path, report);
+  if (report.json["metadata"].contains(serve::Session::kKey)) add_session(path, report);
 }
 
 int inspect(const std::string& path, const InspectOptions& options) {
@@ -271,17 +288,20 @@ int inspect(const std::string& path, const InspectOptions& options) {
 }  // namespace
 
 Command inspect_command() {
-  return {.name = "inspect",
-          .summary = "Show what is in a safetensors file, a model folder or a checkpoint; exit 2 where it is broken.",
-          .example = "palimpsest inspect runs/latest/checkpoint-1000 --json",
-          .setup = [](CLI::App& app) -> std::function<int()> {
-            auto options = std::make_shared<InspectOptions>();
-            auto path = std::make_shared<std::string>();
-            app.add_option("PATH", *path, "a .safetensors file, an index of shards, a tokenizer.json, or a folder")
-                ->required();
-            options_to_flags(*options, app);
-            return [options, path] { return inspect(*path, *options); };
-          }};
+  return {
+      .name = "inspect",
+      .summary =
+          "Show what is in a safetensors file, a model folder, a checkpoint or a session; exit 2 where it is broken.",
+      .example = "palimpsest inspect runs/latest/checkpoint-1000 --json",
+      .setup = [](CLI::App& app) -> std::function<int()> {
+        auto options = std::make_shared<InspectOptions>();
+        auto path = std::make_shared<std::string>();
+        app.add_option("PATH", *path,
+                       "a .safetensors file, an index of shards, a tokenizer.json, a session, or a folder")
+            ->required();
+        options_to_flags(*options, app);
+        return [options, path] { return inspect(*path, *options); };
+      }};
 }
 
 }  // namespace palimpsest::app

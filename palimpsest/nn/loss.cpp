@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "palimpsest/core/error.h"
+#include "palimpsest/kernels/linear.h"
 #include "palimpsest/nn/layers.h"
 
 namespace palimpsest::nn {
@@ -24,7 +25,7 @@ int64_t rows_in(int64_t bytes, int64_t vocab, at::ScalarType type) {
 
 /// Logits [n, V] of rows [first, first + n), in float32 at least.
 at::Tensor part_of_logits(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& bias) {
-  return wide(at::addmm(bias, rows, weight.t()));
+  return wide(kernels::linear(rows, weight, bias));
 }
 
 /// The sum over rows that all have a target: hidden [N, E], weight [V, E], bias [V], targets [N].
@@ -102,7 +103,8 @@ at::Tensor each_loss(const at::Tensor& logits, const at::Tensor& targets) {
 TargetLoss projected_loss(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
                           const at::Tensor& targets, const ProjectedLossOptions& options) {
   const int64_t rows = rows_in(options.table_bytes, weight.size(0), hidden.scalar_type());
-  if (targets.numel() <= rows) return target_loss(linear(hidden, weight, bias), targets, options.label_smoothing);
+  if (targets.numel() <= rows)
+    return target_loss(kernels::linear(hidden, weight, bias), targets, options.label_smoothing);
   const at::Tensor flat = targets.reshape({-1});
   const at::Tensor kept = flat.ne(kIgnore).nonzero().squeeze(1);
   if (kept.numel() == 0) return {hidden.sum() * 0, 0};

@@ -3,12 +3,18 @@
 
 #include <zlib.h>
 
+#include <cerrno>
 #include <charconv>
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "palimpsest/checkpoint/safetensors.h"
 #include "palimpsest/core/error.h"
 #include "palimpsest/core/random.h"
+
+namespace fs = std::filesystem;
 
 namespace palimpsest::serve {
 
@@ -89,11 +95,27 @@ int64_t Session::bytes() const {
 void Session::save(const std::string& path) const {
   const NamedTensors tensors = tensors_of(past_, now_);
   checkpoint::save_safetensors(path, tensors,
-                               {{"palimpsest_session", kFormat},
+                               {{kKey, kFormat},
                                 {"model", fingerprint_},
                                 {"keep", std::to_string(keep_)},
                                 {"moments", std::to_string(past_.size() + 1)},
                                 {"checksum", checksum(tensors)}});
+}
+
+void Session::clear_temporaries(const std::string& path) {
+  // The folder may be anybody's, and another process may be writing: only this file's, and only of writers that run no
+  // more on this machine (signal 0 asks).
+  const fs::path file(path), folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  const std::string prefix = file.filename().string() + ".tmp-";
+  std::error_code code;
+  std::vector<fs::path> stale;
+  for (const auto& entry : fs::directory_iterator(folder, code)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    const long writer = std::atol(name.c_str() + prefix.size());
+    if (writer > 0 && ::kill(static_cast<pid_t>(writer), 0) != 0 && errno == ESRCH) stale.push_back(entry.path());
+  }
+  for (const auto& one : stale) fs::remove(one, code);
 }
 
 Session Session::load(const std::string& path, const std::string& fingerprint) {
@@ -114,17 +136,18 @@ Session Session::load(const std::string& path, const std::string& fingerprint) {
           path);
     return value;
   };
-  if (const std::string format = text("palimpsest_session"); format != kFormat) {
+  if (const std::string format = text(kKey); format != kFormat) {
     throw input_error(
         fmt::format("the session has format {}, this version reads format {}", printable(format), kFormat), path,
         "use the version that wrote it, or begin a new session");
   }
-  if (const std::string model = text("model"); model != fingerprint) {
+  const std::string model = text("model");
+  if (!fingerprint.empty() && model != fingerprint) {
     throw input_error(
         fmt::format("the session belongs to another model ({}, this one is {})", printable(model), fingerprint), path,
         "open it with the model that it was made with, or begin a new session");
   }
-  Session session(fingerprint, number("keep", 0, kMostKept));
+  Session session(model, number("keep", 0, kMostKept));
   const int64_t moments = number("moments", 1, kMostKept + 1);
   NamedTensors seen;
   std::vector<Moment> read;

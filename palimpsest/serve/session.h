@@ -44,10 +44,15 @@ class Session {
   /// Bytes of memories and contexts.
   int64_t bytes() const;
 
+  /// The metadata key that tells such a file from others.
+  static constexpr const char* kKey = "palimpsest_session";
   /// Writes the file atomically: a reader sees the old one or the new one, whole.
   void save(const std::string& path) const;
-  /// An input error that says why where the file is broken, of another format, or of another model.
-  static Session load(const std::string& path, const std::string& fingerprint);
+  /// Removes the temporaries of this file that killed processes left beside it.
+  static void clear_temporaries(const std::string& path);
+  /// An input error that says why where the file is broken, of another format, or of another model than that of
+  /// `fingerprint`; empty: of any model.
+  static Session load(const std::string& path, const std::string& fingerprint = "");
 
  private:
   std::string fingerprint_;

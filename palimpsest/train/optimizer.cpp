@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <numbers>
+#include <optional>
 #include <set>
 
 #include "palimpsest/core/error.h"
@@ -67,8 +68,16 @@ double AdamW::step(double learning_rate, const std::function<double(double)>& ag
   if (agree) norm = agree(norm);
   if (!std::isfinite(norm))
     throw internal_error("the gradient is not finite", "training", "lower learning_rate, or set max_grad_norm");
-  if (options_.max_grad_norm > 0 && norm > options_.max_grad_norm)
-    at::_foreach_mul_(gradients, options_.max_grad_norm / (norm + 1e-6));
+  std::optional<at::Tensor> divisor;
+  if (options_.max_grad_norm > 0 && norm > options_.max_grad_norm) {
+    const double factor = (norm + 1e-6) / options_.max_grad_norm;
+    if (gradients.front().scalar_type() == at::kFloat) {
+      // The kernel divides gradients on its way through them: clipping takes no pass of its own.
+      divisor = at::full({}, factor, gradients.front().options());
+    } else {
+      at::_foreach_mul_(gradients, 1 / factor);
+    }
+  }
   for (const bool decays : {true, false}) {
     std::vector<at::Tensor> parameters, grads, averages, squares, steps;
     for (const Entry& entry : entries_) {
@@ -82,7 +91,8 @@ double AdamW::step(double learning_rate, const std::function<double(double)>& ag
     if (parameters.empty()) continue;
     at::_foreach_add_(steps, 1);
     at::_fused_adamw_(parameters, grads, averages, squares, {}, steps, learning_rate, options_.adam_beta1,
-                      options_.adam_beta2, decays ? options_.weight_decay : 0.0, options_.adam_epsilon, false, false);
+                      options_.adam_beta2, decays ? options_.weight_decay : 0.0, options_.adam_epsilon, false, false,
+                      divisor);
   }
   return norm;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `palimpsest chat` and `recall` from outside, in a pipe: sessions, commands, what survives a kill.
+// `palimpsest chat` and `recall` from outside, in a pipe: sessions, commands, broken files. kill_test.cpp kills it.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -142,23 +144,48 @@ TEST_F(ChatProgram, RefusesAnotherModelsSessionAndSaysWhy) {
   EXPECT_EQ(read_file(session()), bytes);
 }
 
-TEST_F(ChatProgram, AKillLeavesTheLastFinishedTurn) {
-  const std::string kept = " --session " + session();
-  ASSERT_EQ(chat("Zero.\\n", kept).exit_code, 0);
-  const auto loaded = checkpoint::load_model(model(), {.widen = true});
-  const std::string fingerprint = serve::model_fingerprint(*loaded.model);
-  int64_t turns = 2;
-  for (int kill = 0; kill < 8; ++kill) {
-    // Turns go on until the process dies.
-    test::run_command("(while true; do echo And then?; done) | timeout -s KILL 0." + std::to_string(35 + 9 * kill) +
-                      " " + test::program() + " chat --quiet --model " + model() + " --max-new-tokens 4" + kept +
-                      " > /dev/null");
-    const auto talk = serve::Session::load(session(), fingerprint);
-    EXPECT_GE(talk.now().turns, turns);
-    turns = talk.now().turns;
+TEST_F(ChatProgram, ABrokenSessionIsRefusedAndLeftAsItIs) {
+  ASSERT_EQ(chat("Hello.\\nHello?\\n", " --session " + session()).exit_code, 0);
+  const std::string good = read_file(session());
+  const auto flipped = [&](size_t place) {
+    std::string bytes = good;
+    bytes[place] = static_cast<char>(bytes[place] ^ 1);
+    return bytes;
+  };
+  const std::string cases[] = {
+      "",
+      good.substr(0, 7),
+      good.substr(0, good.size() / 2),
+      good + "more",
+      std::string(8, '\xff') + good.substr(8),  // a header of 2^64 - 1 bytes
+      good.substr(0, 8) + std::string(good.size() - 8, '{'),
+      flipped(0),
+      flipped(40),
+      flipped(good.size() - 1),
+      read_file(test::fixture("membart_tiny_a.safetensors")).substr(0, 400) + good.substr(400)};
+  for (const std::string& bytes : cases) {
+    write_file_atomically(session(), bytes);
+    for (const auto& result :
+         {chat("Hello.\\n", " --session " + session()), test::run_program("inspect " + session())}) {
+      EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
+      EXPECT_THAT(result.err, HasSubstr("error: "));
+      EXPECT_EQ(result.out, "");
+    }
+    EXPECT_EQ(read_file(session()), bytes);
   }
-  EXPECT_GT(turns, 2);
-  EXPECT_EQ(chat("Hello again.\\n", kept).exit_code, 0);
+  write_file_atomically(session(), good);
+  EXPECT_THAT(test::run_program("inspect " + session()).out, HasSubstr("turns: 4"));
+}
+
+TEST_F(ChatProgram, ClearsAwayWhatAKilledWriterLeft) {
+  // Process numbers end below 2^22: the first writer cannot be there, the second one is this process.
+  const std::string dead = session() + ".tmp-99999999-0", alive = session() + fmt::format(".tmp-{}-0", ::getpid()),
+                    other = folder_.path("other.session.tmp-99999999-0");
+  for (const auto& path : {dead, alive, other}) write_file_atomically(path, "half");
+  ASSERT_EQ(chat("Hello.\\n", " --session " + session()).exit_code, 0);
+  EXPECT_FALSE(fs::exists(dead));
+  EXPECT_TRUE(fs::exists(alive));
+  EXPECT_TRUE(fs::exists(other));
 }
 
 TEST_F(ChatProgram, InATerminalLinesAreEditedAndCtrlCStopsAnAnswer) {

@@ -2,6 +2,9 @@
 // Every instruction set of the machine against at::linear, at odd sizes.
 #include "palimpsest/kernels/few_rows_linear.h"
 
+#include <torch/csrc/autograd/autograd.h>
+
+#include <array>
 #include <cmath>
 
 #include "palimpsest/core/error.h"
@@ -87,6 +90,48 @@ TEST(Linear, EqualsItsTwinForAnyRows) {
   expect_close(kernels::linear(x.to(at::kDouble), w.to(at::kDouble), {}), at::linear(x, w), 1e-5, "double");
   at::Tensor needs = w.clone().requires_grad_(true);
   EXPECT_TRUE(kernels::linear(x, needs, {}).requires_grad());
+}
+
+TEST(Linear, ItsGradientsEqualItsTwins) {
+  const auto gradients = [](auto&& map, int64_t rows, int64_t inner, int64_t out, bool with_bias, bool turned) {
+    at::Tensor x = randn(turned ? at::IntArrayRef{rows, 2, inner} : at::IntArrayRef{2, rows, inner}, 1),
+               w = randn({out, inner}, 2), b = with_bias ? randn({out}, 3) : at::Tensor();
+    for (at::Tensor* leaf : {&x, &w, &b}) {
+      if (leaf->defined()) leaf->requires_grad_(true);
+    }
+    const at::Tensor y = map(turned ? x.transpose(0, 1) : x, w, b);
+    (y * randn(y.sizes(), 4)).sum().backward();
+    return std::vector<at::Tensor>{y.detach(), x.grad(), w.grad(), with_bias ? b.grad() : at::zeros({1})};
+  };
+  const auto own = [](const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
+    return kernels::linear(x, w, b);
+  };
+  const auto twin = [](const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) { return at::linear(x, w, b); };
+  for (const auto& [rows, inner, out] :
+       {std::array<int64_t, 3>{1, 1, 1}, {3, 7, 5}, {65, 64, 129}, {33, 700, 800}, {16, 1030, 16400}}) {
+    for (const bool with_bias : {true, false}) {
+      for (const bool turned : {true, false}) {
+        const auto a = gradients(own, rows, inner, out, with_bias, turned),
+                   b = gradients(twin, rows, inner, out, with_bias, turned);
+        for (size_t i = 0; i < a.size(); ++i)
+          expect_close(a[i], b[i], 3e-5, fmt::format("{} x {} x {}: {}", rows, inner, out, i));
+      }
+    }
+  }
+}
+
+TEST(Linear, HasSecondDerivativesAndAsksForNoneInVain) {
+  at::Tensor x = randn({20, 10}, 1), w = randn({6, 10}, 2).requires_grad_(true);
+  (kernels::linear(x, w, {})).sum().backward();
+  EXPECT_FALSE(x.grad().defined());
+  expect_close(w.grad(), x.sum(0).expand({6, 10}), 1e-5, "weight alone");
+  at::Tensor z = randn({20, 10}, 3).requires_grad_(true);
+  const at::Tensor slope =
+      torch::autograd::grad({kernels::linear(z, w, {}).pow(2).sum()}, {z}, {}, std::nullopt, true)[0];
+  const at::Tensor second = torch::autograd::grad({slope.sum()}, {w})[0];
+  const at::Tensor expected_slope =
+      torch::autograd::grad({at::linear(z, w).pow(2).sum()}, {z}, {}, std::nullopt, true)[0];
+  expect_close(second, torch::autograd::grad({expected_slope.sum()}, {w})[0], 1e-4, "second");
 }
 
 TEST(Int8Weight, IsWithinHalfAStepOfEachWeight) {

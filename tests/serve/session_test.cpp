@@ -123,8 +123,11 @@ TEST(Session, RefusesWhatIsNotItsOwnAndSaysWhy) {
 TEST(Session, TenThousandDamagedFilesAreRefusedOrEqual) {
   const test::TemporaryFolder folder;
   const std::string path = folder.path("s"), damaged = folder.path("damaged");
+  some_session(9, 2).save(path);
+  const std::string other = read_file(path);
   some_session().save(path);
   const std::string good = read_file(path);
+  const size_t header = 8 + static_cast<size_t>(*reinterpret_cast<const uint64_t*>(good.data()));
   Random random(random_key(4));
   int64_t refused = 0;
   for (int64_t i = 0; i < 10000; ++i) {
@@ -132,9 +135,25 @@ TEST(Session, TenThousandDamagedFilesAreRefusedOrEqual) {
     const int64_t times = 1 + random.below(3);
     for (int64_t j = 0; j < times && !bytes.empty(); ++j) {
       const auto place = static_cast<size_t>(random.below(static_cast<int64_t>(bytes.size())));
-      switch (random.below(4)) {
+      switch (random.below(8)) {
         case 0:
           bytes[place] = static_cast<char>(random.below(256));
+          break;
+        case 3:  // one bit
+          bytes[place] = static_cast<char>(bytes[place] ^ (1 << random.below(8)));
+          break;
+        case 4:  // a header as long as anything
+          for (size_t k = 0; k < std::min<size_t>(8, bytes.size()); ++k)
+            bytes[k] = static_cast<char>(random.below(2) == 0 ? 255 : random.below(256));
+          break;
+        case 5: {  // a number of the header becomes huge
+          const size_t digit = bytes.find_first_of("0123456789", 8 + place % header);
+          if (digit != std::string::npos)
+            bytes.insert(digit, std::to_string(INT64_MAX).substr(0, 1 + random.below(19)));
+          break;
+        }
+        case 6:  // the head of another session before the rest of this one
+          bytes = other.substr(0, place % (2 * header)) + good.substr(place % (2 * header));
           break;
         case 1:
           bytes.resize(place);
@@ -155,6 +174,12 @@ TEST(Session, TenThousandDamagedFilesAreRefusedOrEqual) {
     }
   }
   EXPECT_GT(refused, 9000);
+}
+
+TEST(Session, IsOfAnyModelWhereNoneIsNamed) {
+  const test::TemporaryFolder folder;
+  some_session().save(folder.path("s"));
+  EXPECT_EQ(Session::load(folder.path("s")).fingerprint(), "abc");
 }
 
 TEST(Fingerprint, TellsModelsApart) {
