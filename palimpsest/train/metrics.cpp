@@ -255,53 +255,54 @@ Bleu corpus_bleu(std::span<const std::string> texts, std::span<const std::string
   }
   bleu.score = bleu.brevity_penalty * std::exp(sum / static_cast<double>(all.size()));
   return bleu;
+}
 
-  int64_t equal_places(std::span<const int32_t> wanted, std::span<const int64_t> given) {
-    int64_t equal = 0;
-    for (size_t i = 0; i < std::min(wanted.size(), given.size()); ++i) equal += given[i] == wanted[i];
-    return equal;
-  }
+int64_t equal_places(std::span<const int32_t> wanted, std::span<const int64_t> given) {
+  int64_t equal = 0;
+  for (size_t i = 0; i < std::min(wanted.size(), given.size()); ++i) equal += given[i] == wanted[i];
+  return equal;
+}
 
-  Interval bootstrap(int64_t documents, const std::function<double(std::span<const int64_t>)>& statistic,
-                     const BootstrapOptions& options) {
-    if (documents < 1) throw usage_error("no documents to draw from", "bootstrap", "at least one is needed");
-    if (options.resamples < 1) {
-      throw usage_error(fmt::format("{} resamples", options.resamples), "bootstrap", "at least one is needed");
-    }
-    if (!(options.level > 0 && options.level < 1)) {
-      throw usage_error(fmt::format("level is {}", options.level), "bootstrap", "it lies between 0 and 1: 0.95");
-    }
-    std::vector<int64_t> picks(static_cast<size_t>(documents));
-    for (size_t i = 0; i < picks.size(); ++i) picks[i] = static_cast<int64_t>(i);
-    Interval interval{.value = statistic(picks), .documents = documents};
-    std::vector<double> values;
-    for (int64_t resample = 0; resample < options.resamples; ++resample) {
-      Random random(random_key(options.seed, resample));
-      for (auto& pick : picks) pick = random.below(documents);
-      if (const double value = statistic(picks); !std::isnan(value)) values.push_back(value);
-    }
-    if (values.empty()) values.push_back(interval.value);
-    std::sort(values.begin(), values.end());
-    interval.low = quantile(values, (1 - options.level) / 2);
-    interval.high = quantile(values, (1 + options.level) / 2);
-    return interval;
+Interval bootstrap(int64_t documents, const std::function<double(std::span<const int64_t>)>& statistic,
+                   const BootstrapOptions& options) {
+  if (documents < 1) throw usage_error("no documents to draw from", "bootstrap", "at least one is needed");
+  if (options.resamples < 1) {
+    throw usage_error(fmt::format("{} resamples", options.resamples), "bootstrap", "at least one is needed");
   }
+  if (!(options.level > 0 && options.level < 1)) {
+    throw usage_error(fmt::format("level is {}", options.level), "bootstrap", "it lies between 0 and 1: 0.95");
+  }
+  std::vector<int64_t> picks(static_cast<size_t>(documents));
+  for (size_t i = 0; i < picks.size(); ++i) picks[i] = static_cast<int64_t>(i);
+  Interval interval{.value = statistic(picks), .documents = documents};
+  std::vector<double> values;
+  for (int64_t resample = 0; resample < options.resamples; ++resample) {
+    Random random(random_key(options.seed, resample));
+    for (auto& pick : picks) pick = random.below(documents);
+    if (const double value = statistic(picks); !std::isnan(value)) values.push_back(value);
+  }
+  if (values.empty()) values.push_back(interval.value);
+  std::sort(values.begin(), values.end());
+  interval.low = quantile(values, (1 - options.level) / 2);
+  interval.high = quantile(values, (1 + options.level) / 2);
+  return interval;
+}
 
-  Interval bootstrap_mean(std::span<const DocumentScore> scores, const BootstrapOptions& options) {
-    return bootstrap(
-        static_cast<int64_t>(scores.size()), [&](std::span<const int64_t> picks) { return mean_of(scores, picks); },
-        options);
-  }
+Interval bootstrap_mean(std::span<const DocumentScore> scores, const BootstrapOptions& options) {
+  return bootstrap(
+      static_cast<int64_t>(scores.size()), [&](std::span<const int64_t> picks) { return mean_of(scores, picks); },
+      options);
+}
 
-  Interval bootstrap_difference(std::span<const DocumentScore> a, std::span<const DocumentScore> b,
-                                const BootstrapOptions& options) {
-    if (a.size() != b.size()) {
-      throw usage_error(fmt::format("{} documents on one side, {} on the other", a.size(), b.size()), "bootstrap",
-                        "both sides must be of the same documents in the same order");
-    }
-    return bootstrap(
-        static_cast<int64_t>(a.size()),
-        [&](std::span<const int64_t> picks) { return mean_of(a, picks) - mean_of(b, picks); }, options);
+Interval bootstrap_difference(std::span<const DocumentScore> a, std::span<const DocumentScore> b,
+                              const BootstrapOptions& options) {
+  if (a.size() != b.size()) {
+    throw usage_error(fmt::format("{} documents on one side, {} on the other", a.size(), b.size()), "bootstrap",
+                      "both sides must be of the same documents in the same order");
   }
+  return bootstrap(
+      static_cast<int64_t>(a.size()),
+      [&](std::span<const int64_t> picks) { return mean_of(a, picks) - mean_of(b, picks); }, options);
+}
 
 }  // namespace palimpsest::train
