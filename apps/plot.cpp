@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// `palimpsest plot`: curves of runs, overlaid, and heat maps of a memory at work, as SVG and PNG (gnuplot).
+// `palimpsest plot`: curves of runs and of evaluations, overlaid, and heat maps of a memory at work, as SVG and PNG
+// (gnuplot).
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "apps/command.h"
+#include "apps/gnuplot.h"
 #include "apps/model_flags.h"
+#include "apps/plot_eval.h"
 #include "palimpsest/core/files.h"
 #include "palimpsest/core/log.h"
 
@@ -17,7 +19,7 @@ namespace palimpsest::app {
 namespace {
 
 struct PlotFlags {
-  std::vector<std::string> runs;
+  std::vector<std::string> runs, evals;
   ModelFlags model;
   std::string file, out;
   int64_t segment = 0, max_segments = 64;
@@ -29,36 +31,6 @@ struct PlotFlags {
     field("max_segments", o.max_segments, "first segments of the text that are read");
   }
 };
-
-/// Text between single quotes of gnuplot.
-std::string quoted(const std::string& text) {
-  std::string safe;
-  for (const char c : text) safe += c == '\'' ? std::string("''") : std::string(1, c);
-  return "'" + safe + "'";
-}
-
-/// Runs a gnuplot script twice, once a format; `body` draws, its data lie in `folder`.
-void draw(const fs::path& folder, const std::string& name, const std::string& body) {
-  const std::pair<const char*, const char*> formats[] = {{"svg", "svg size 900,540 dynamic background 'white'"},
-                                                         {"png", "png size 900,540"}};
-  for (const auto& [ending, terminal] : formats) {
-    const fs::path script = folder / (name + ".gnuplot");
-    write_file_atomically(script.string(), fmt::format("set terminal {}\nset output {}\n{}", terminal,
-                                                       quoted((folder / (name + "." + ending)).string()), body));
-    const std::string command = "gnuplot '" + script.string() + "' 2>&1";
-    FILE* pipe = ::popen(command.c_str(), "r");
-    std::string said;
-    char part[256];
-    while (pipe != nullptr && std::fgets(part, sizeof(part), pipe) != nullptr) said += part;
-    const int status = pipe == nullptr ? -1 : ::pclose(pipe);
-    fs::remove(script);
-    if (status != 0) {
-      throw internal_error(fmt::format("gnuplot failed: {}", printable(said.substr(0, said.find('\n')))),
-                           (folder / name).string(), "install it: apt-get install gnuplot-nox");
-    }
-  }
-  print_line((folder / (name + ".svg")).string());
-}
 
 /// One quantity over the steps of each run; a run without it is left out.
 struct Curve {
@@ -219,9 +191,11 @@ void plot_memory(const PlotFlags& flags, const fs::path& folder) {
 }
 
 int run(const PlotFlags& flags) {
-  if (flags.runs.empty() == flags.model.model.empty()) {
-    throw usage_error("give run folders, or a model and a text", "command line",
-                      "palimpsest plot RUN… or palimpsest plot --model DIR --file TEXT");
+  const int kinds = (flags.runs.empty() ? 0 : 1) + (flags.evals.empty() ? 0 : 1) + (flags.model.model.empty() ? 0 : 1);
+  if (kinds != 1) {
+    throw usage_error(
+        "give run folders, or files of eval --json, or a model and a text", "command line",
+        "palimpsest plot RUN…, palimpsest plot --eval A.json… or palimpsest plot --model DIR --file TEXT");
   }
   if (!flags.model.model.empty()) require("--file", flags.file);
   const fs::path folder = !flags.out.empty()   ? fs::path(flags.out)
@@ -230,17 +204,20 @@ int run(const PlotFlags& flags) {
   std::error_code code;
   fs::create_directories(folder, code);
   if (code) throw input_error("cannot make the folder: " + code.message(), folder.string());
-  flags.runs.empty() ? plot_memory(flags, folder) : plot_runs(flags.runs, folder);
+  if (!flags.runs.empty()) plot_runs(flags.runs, folder);
+  if (!flags.evals.empty()) plot_evals(flags.evals, folder);
+  if (!flags.model.model.empty()) plot_memory(flags, folder);
   return 0;
 }
 
 }  // namespace
 
 Command plot_command() {
-  return {"plot", "curves of runs, overlaid, and heat maps of a memory at work, as SVG and PNG",
+  return {"plot", "curves of runs and evaluations, overlaid, and heat maps of a memory at work, as SVG and PNG",
           "palimpsest plot runs/one runs/two --out plots", [](CLI::App& app) {
             auto flags = std::make_shared<PlotFlags>();
             app.add_option("RUN", flags->runs, "folders of runs");
+            app.add_option("--eval", flags->evals, "files that eval --json printed, drawn together");
             options_to_flags(*flags, app);
             return [flags] { return run(*flags); };
           }};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <tuple>
 
 #include "palimpsest/core/error.h"
 #include "palimpsest/generate/greedy.h"
@@ -131,6 +132,20 @@ Json LossReport::to_json() const {
   return json;
 }
 
+namespace {
+
+/// What the decoder sees when it is asked for `task`. "current" is trained from the memory alone: everything else would
+/// be read off the row.
+models::EncoderOutput seen_for(const checkpoint::Task& task, const models::EncoderOutput& encoded, Carry carry) {
+  if (task.name != "current" || carry == Carry::kOff || !encoded.memory.slots.defined()) return encoded;
+  models::EncoderOutput alone;
+  alone.memory = encoded.memory;
+  alone.context = alone.hidden = encoded.memory.slots;
+  return alone;
+}
+
+}  // namespace
+
 LossReport evaluate_loss(const models::Model& model, const EvalData& data, const BatchMaker& maker,
                          const checkpoint::Task& task, const text::Tokenizer* tokenizer, const WalkOptions& options) {
   LossReport report;
@@ -141,7 +156,8 @@ LossReport evaluate_loss(const models::Model& model, const EvalData& data, const
       [&](const SegmentBatch& batch, const models::EncoderOutput& encoded) {
         if (batch.main.count == 0) return;
         const auto device = model.device();
-        const at::Tensor losses = nn::each_loss_in_parts(model.decode(batch.main.decoder_ids.to(device), {}, encoded),
+        const auto seen = seen_for(task, encoded, options.carry);
+        const at::Tensor losses = nn::each_loss_in_parts(model.decode(batch.main.decoder_ids.to(device), {}, seen),
                                                          batch.main.labels.to(device), model.vocab_size(),
                                                          [&](const at::Tensor& hidden) { return model.logits(hidden); })
                                       .to(at::kDouble)
@@ -155,6 +171,11 @@ LossReport evaluate_loss(const models::Model& model, const EvalData& data, const
           const double nll = losses[static_cast<int64_t>(lane)].item<double>();
           for (LossSum* sum : {&by_span[item.span], &by_segment[item.segment][item.span]})
             sum->targets += targets, sum->nll += nll;
+          const data::Step step = data.plan->step(data.spans[static_cast<size_t>(item.span)], item.segment);
+          report.steps.push_back({.span = item.span,
+                                  .place = data.plan->framed() ? step.place : item.segment,
+                                  .session = step.session,
+                                  .sum = {targets, nll}});
           ++report.segments;
           if (tokenizer == nullptr) continue;
           const auto reference = maker.reference(item, task);
@@ -165,6 +186,8 @@ LossReport evaluate_loss(const models::Model& model, const EvalData& data, const
             report.words += !white(text[i]) && (i > 0 ? white(text[i - 1]) : item.segment == 0 || data.plan->framed());
         }
       });
+  std::sort(report.steps.begin(), report.steps.end(),
+            [](const StepLoss& a, const StepLoss& b) { return std::tie(a.span, a.place) < std::tie(b.span, b.place); });
   for (const auto& [span, sum] : by_span) {
     report.total.targets += sum.targets, report.total.nll += sum.nll;
     report.documents.push_back({sum.nll, static_cast<double>(sum.targets)});
@@ -177,11 +200,16 @@ LossReport evaluate_loss(const models::Model& model, const EvalData& data, const
 }
 
 Json RecallReport::to_json() const {
-  return {{"tokens", tokens},
-          {"recovered", recovered},
-          {"share", share()},
-          {"segments", segments},
-          {"exact_segments", exact}};
+  Json json = {{"tokens", tokens},
+               {"recovered", recovered},
+               {"share", share()},
+               {"segments", segments},
+               {"exact_segments", exact}};
+  if (documents.size() > 1) {
+    const Interval interval = bootstrap_mean(documents);
+    json["interval"] = {{"level", 0.95}, {"documents", documents.size()}, {"share", {interval.low, interval.high}}};
+  }
+  return json;
 }
 
 models::EncoderOutput select_rows(const models::EncoderOutput& encoded, const at::Tensor& keep) {
@@ -196,6 +224,7 @@ RecallReport evaluate_recall(const models::Model& model, const EvalData& data, c
                              const checkpoint::Task& task, const SpecialIds& ids, const text::Tokenizer* tokenizer,
                              const WalkOptions& options, int64_t max_examples) {
   RecallReport report;
+  std::map<int64_t, DocumentScore> by_span;
   walk(
       model, data, options, [&](auto items) { return maker.evaluation(std::move(items), task); },
       [&](const SegmentBatch& batch, const models::EncoderOutput& encoded) {
@@ -210,13 +239,15 @@ RecallReport evaluate_recall(const models::Model& model, const EvalData& data, c
           references.push_back(std::move(*reference));
         }
         if (rows.empty()) return;
+        const auto seen = seen_for(task, encoded, options.carry);
         const auto generated = generate::greedy(
-            model, select_rows(encoded, at::tensor(rows, at::kLong).to(model.device())),
+            model, select_rows(seen, at::tensor(rows, at::kLong).to(model.device())),
             {.start_id = task.start_id, .max_new_tokens = longest, .eos_id = ids.eos, .never = {ids.pad}});
         for (size_t i = 0; i < rows.size(); ++i) {
           const auto& given = generated.sequences[i];
-          int64_t right = 0;
-          for (size_t j = 0; j < references[i].size() && j < given.size(); ++j) right += given[j] == references[i][j];
+          const int64_t right = equal_places(references[i], given);
+          DocumentScore& document = by_span[batch.items[static_cast<size_t>(rows[i])].span];
+          document.sum += static_cast<double>(right), document.weight += static_cast<double>(references[i].size());
           report.tokens += static_cast<int64_t>(references[i].size());
           report.recovered += right;
           ++report.segments;
@@ -231,6 +262,7 @@ RecallReport evaluate_recall(const models::Model& model, const EvalData& data, c
           }
         }
       });
+  for (const auto& [span, score] : by_span) report.documents.push_back(score);
   return report;
 }
 
@@ -272,16 +304,29 @@ ReplyReport evaluate_replies(const models::Model& model, const EvalData& data, c
   if (generation.pad_token_id < 0) generation.pad_token_id = ids.pad;
   if (ids.pad != ids.eos) generation.suppress_tokens.push_back(ids.pad);
   std::map<int64_t, DocumentScore> by_span;
+  // Steps of each document that are among the first `most` replies.
+  std::vector<int64_t> answered;
+  int64_t left = most;
+  for (const data::Span& span : data.spans) {
+    const int64_t all = data.plan->count(span),
+                  steps = options.max_segments > 0 ? std::min(all, options.max_segments) : all;
+    int64_t step = 0;
+    for (; step < steps && left > 0; ++step) left -= data.plan->step(span, step).write.size() > 0;
+    answered.push_back(step);
+  }
+  const int64_t wanted = most - left;
   const auto text_of = [&](const std::vector<int32_t>& ids) { return tokenizer.decode(ids, true); };
   WalkOptions until = options;
-  until.stop = [&] { return report.count >= most || (options.stop && options.stop()); };
+  until.stop = [&] { return report.count >= wanted || (options.stop && options.stop()); };
   walk(
       model, data, until, [&](auto items) { return maker.evaluation(std::move(items), task); },
       [&](const SegmentBatch& batch, const models::EncoderOutput& encoded) {
         std::vector<int64_t> lanes;
         std::vector<std::string> references;
         for (size_t lane = 0; lane < batch.items.size(); ++lane) {
-          const auto reference = maker.reference(batch.items[lane], task);
+          const auto& item = batch.items[lane];
+          if (item.idle || item.segment >= answered[static_cast<size_t>(item.span)]) continue;
+          const auto reference = maker.reference(item, task);
           if (!reference) continue;
           lanes.push_back(static_cast<int64_t>(lane));
           references.push_back(text_of(*reference));

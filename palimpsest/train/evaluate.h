@@ -50,16 +50,26 @@ struct LossSum {
   double perplexity() const;
 };
 
+/// The loss of one step of one document.
+struct StepLoss {
+  int64_t span = 0;     ///< index into EvalData::spans
+  int64_t place = 0;    ///< the turn's number in a dialogue, else the segment's, from 0
+  int64_t session = 1;  ///< of a dialogue
+  LossSum sum;
+};
+
 struct LossReport {
   LossSum total;
   int64_t segments = 0;                   ///< with a target
   int64_t words = 0, bytes = 0;           ///< of the targets' text (white-space separated words)
   std::map<int64_t, LossSum> by_segment;  ///< by the segment's place in its document, from 0
   std::vector<DocumentScore> documents;   ///< nll and targets of each that has any
+  std::vector<StepLoss> steps;            ///< each with a target, by document and place (train/groups.h)
   /// With a 95 % bootstrap interval over documents where there are at least two (metrics.h).
   Json to_json() const;
 };
-/// Teacher-forced loss of `task`. The tokenizer (may be null) gives words and bytes.
+/// Teacher-forced loss of `task`, of "current" from the memory alone, as it is trained. The tokenizer (may be null)
+/// gives words and bytes.
 LossReport evaluate_loss(const models::Model& model, const EvalData& data, const BatchMaker& maker,
                          const checkpoint::Task& task, const text::Tokenizer* tokenizer, const WalkOptions& options);
 
@@ -72,6 +82,7 @@ struct RecallReport {
     double share = 0;
   };
   std::vector<Example> examples;
+  std::vector<DocumentScore> documents;  ///< tokens given back, and tokens, of each that has any
   double share() const { return tokens > 0 ? static_cast<double>(recovered) / static_cast<double>(tokens) : 0; }
   Json to_json() const;
 };
@@ -94,7 +105,7 @@ struct ReplyReport {
   Json to_json() const;
 };
 /// Replies or target lines written from (what is read, memory), compared with the real ones by word F1 and corpus BLEU
-/// (metrics.h), until `most` are written.
+/// (metrics.h): the first `most` in the order of documents and turns, whatever the batch.
 ReplyReport evaluate_replies(const models::Model& model, const EvalData& data, const BatchMaker& maker,
                              const checkpoint::Task& task, const text::Tokenizer& tokenizer,
                              generate::GenerationOptions generation, const WalkOptions& options, int64_t most);

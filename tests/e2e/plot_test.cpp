@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "palimpsest/core/files.h"
+#include "palimpsest/core/json.h"
 #include "tests/support/paths.h"
 
 namespace palimpsest {
@@ -56,6 +57,54 @@ TEST_F(Plot, ShowsAMemoryAtWork) {
                         folder_.path("text.txt") + " --out " + folder_.path());
   ASSERT_EQ(result.exit_code, 0) << result.err;
   for (const char* name : {"gate", "written", "read_0", "wrote_1"}) expect_picture(name);
+}
+
+TEST_F(Plot, DrawsEvaluationsOverEachOther) {
+  const auto group = [](int first, int last, double ppl, bool difference) {
+    Json json = {{"first", first}, {"last", last}, {"targets", 1000 / last}, {"ppl", ppl}, {"documents", 5}};
+    json["interval"] = {{"ppl", {ppl * 0.9, ppl * 1.1}}};
+    if (difference)
+      json["difference"] = {{"nll_per_target", 0.1 * first},
+                            {"interval", {{"nll_per_target", {0.05 * first, 0.2 * first}}}}};
+    return json;
+  };
+  const auto result_of = [&](const std::string& task, int distance) {
+    Json json = {{"model", "runs/one"}, {"task", task}, {"distance", distance}, {"carry", "keep"}, {"place", "turn"}};
+    json["by_place"] = {group(1, 1, 40, false), group(2, 3, 35, false), group(4, 7, 30, false)};
+    json["by_session"] = {group(1, 1, 40, false), group(2, 2, 30, false)};
+    json["recall"] = {{"share", 0.9 / distance}, {"interval", {{"share", {0.8 / distance, 0.95 / distance}}}}};
+    json["compare"] = {{{"carry", "reset"}, {"recall", {{"share", 0.02}}}}};
+    json["compare"][0]["by_place"] = {group(1, 1, 40, true), group(2, 3, 39, true), group(4, 7, 38, true)};
+    json["compare"][0]["by_session"] = {group(1, 1, 40, true), group(2, 2, 39, true)};
+    return json;
+  };
+  write_file_atomically(folder_.path("a.json"), result_of("recall", 1).dump() + "\n" + result_of("recall:2", 2).dump());
+  Json plain = result_of("next", 1);  // without recall, sessions or comparison
+  for (const char* key : {"recall", "by_session", "compare", "distance"}) plain.erase(key);
+  write_file_atomically(folder_.path("it's b.json"), plain.dump(2));
+  const auto result = test::run_command(test::program() + " plot --eval " + folder_.path("a.json") + " \"" +
+                                        folder_.path("it's b.json") + "\" --out " + folder_.path());
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* name : {"perplexity_by_place_recall", "gap_by_place_recall-2", "perplexity_by_session_recall",
+                           "gap_by_session_recall", "perplexity_by_place_next", "given_back"})
+    expect_picture(name);
+  EXPECT_FALSE(fs::exists(folder_.path("gap_by_place_next.svg")));
+  const std::string svg = read_file(folder_.path("perplexity_by_place_recall-2.svg"));
+  for (const char* part : {"recall:2: perplexity by turn", "keep (a.json)", "reset (a.json)", "4–7"})
+    EXPECT_NE(svg.find(part), std::string::npos) << part;
+  EXPECT_NE(read_file(folder_.path("given_back.svg")).find("runs/one, reset"), std::string::npos);
+  // One task alone has its picture under its plain name; files lie over each other.
+  write_file_atomically(folder_.path("d.json"), plain.dump());
+  ASSERT_EQ(test::run_command(test::program() + " plot --eval " + folder_.path("d.json") + " \"" +
+                              folder_.path("it's b.json") + "\" --out " + folder_.path())
+                .exit_code,
+            0);
+  expect_picture("perplexity_by_place");
+  EXPECT_NE(read_file(folder_.path("perplexity_by_place.svg")).find("keep (d.json)"), std::string::npos);
+  write_file_atomically(folder_.path("c.json"), "{\"loss\": 1}");
+  const auto refused = test::run_command(test::program() + " plot --eval " + folder_.path("c.json"));
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("is not what eval --json prints"), std::string::npos) << refused.err;
 }
 
 TEST_F(Plot, SaysWhatIsMissing) {

@@ -139,6 +139,47 @@ TEST_F(Workflow, EvalKnowsAllCarries) {
   }
 }
 
+TEST_F(Workflow, EvalSetsCarriesSideBySide) {
+  const std::string command =
+      "eval --model " + model() + " --data " + path("text.txt") + " --document line --max-documents 9 --batch 4 ";
+  const auto result = run_program(command + "--task all --recall --compare reset,off --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::stringstream lines(result.out);
+  std::vector<Json> all;
+  for (std::string line; std::getline(lines, line);) all.push_back(Json::parse(line));
+  ASSERT_EQ(all.size(), 3U) << "next, recall, current";
+  for (const Json& json : all) {
+    EXPECT_EQ(json["model"], model());
+    EXPECT_EQ(json["place"], "segment");
+    ASSERT_EQ(json["compare"].size(), 2U);
+    const Json& reset = json["compare"][0];
+    EXPECT_EQ(reset["carry"], "reset");
+    EXPECT_EQ(reset["targets"], json["targets"]);
+    EXPECT_TRUE(reset["recall"]["share"].is_number());
+    const double targets = json["targets"].get<double>();
+    EXPECT_NEAR(reset["difference"]["nll_per_target"].get<double>(),
+                (reset["nll"].get<double>() - json["nll"].get<double>()) / targets, 1e-9);
+    int64_t grouped = 0;
+    for (size_t i = 0; i < json["by_place"].size(); ++i) {
+      grouped += json["by_place"][i]["targets"].get<int64_t>();
+      EXPECT_EQ(reset["by_place"][i]["targets"], json["by_place"][i]["targets"]);
+    }
+    EXPECT_EQ(grouped, json["targets"].get<int64_t>());
+  }
+  EXPECT_EQ(all[1]["task"], "recall");
+  EXPECT_EQ(all[1]["distance"], 1);
+  // The same as asked for one by one.
+  const auto alone = run_program(command + "--task recall --carry reset --json");
+  EXPECT_NEAR(last_json(alone.out)["nll"].get<double>(), all[1]["compare"][0]["nll"].get<double>(), 1e-9);
+  const auto shown = run_program(command + "--compare reset");
+  ASSERT_EQ(shown.exit_code, 0) << shown.err;
+  EXPECT_THAT(shown.out, AllOf(HasSubstr("memory keep"), HasSubstr("with reset"), HasSubstr("above keep"),
+                               HasSubstr("perplexity by segment")));
+  const auto itself = run_program(command + "--compare keep");
+  EXPECT_EQ(itself.exit_code, 2);
+  EXPECT_THAT(itself.err, HasSubstr("compared with itself"));
+}
+
 TEST_F(Workflow, StreamReadsAtConstantState) {
   const auto result = run_program("stream --model " + model() + " " + path("text.txt") +
                                   " --task recall --recall --json --report-every 200");

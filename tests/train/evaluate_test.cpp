@@ -3,10 +3,13 @@
 #include "palimpsest/train/evaluate.h"
 
 #include <cmath>
+#include <map>
+#include <set>
 
 #include "palimpsest/core/error.h"
 #include "palimpsest/data/synthetic.h"
 #include "palimpsest/nn/loss.h"
+#include "tests/support/paths.h"
 #include "tests/support/tensors.h"
 
 namespace palimpsest::train {
@@ -68,6 +71,12 @@ TEST(Evaluate, DoesNotDependOnTheBatchSize) {  // FR-97, M10
         EXPECT_EQ(report.total.targets, first.total.targets);
         EXPECT_NEAR(report.total.nll, first.total.nll, 1e-5 * first.total.nll);
         EXPECT_EQ(recall.recovered, first_recall.recovered);
+        ASSERT_EQ(report.steps.size(), first.steps.size());
+        for (size_t i = 0; i < report.steps.size(); ++i) {
+          EXPECT_EQ(report.steps[i].span, first.steps[i].span);
+          EXPECT_EQ(report.steps[i].place, first.steps[i].place);
+          EXPECT_EQ(report.steps[i].sum.targets, first.steps[i].sum.targets);
+        }
         for (const auto& [segment, sum] : first.by_segment)
           EXPECT_NEAR(report.by_segment.at(segment).nll, sum.nll, 1e-4 * sum.nll);
       }
@@ -173,6 +182,107 @@ data::LaneItem item_of(const EvalData& data, int64_t span, int64_t segment) {
           .begin = window.begin};
 }
 
+TEST(Evaluate, M10LanesOfUnequalDocumentsEqualOneDocumentAtATime) {
+  const auto model = make_model(4, at::kDouble);
+  const EvalData data = make_data();
+  const BatchMaker maker = make_maker(data);
+  const auto memories = [&](int64_t batch) {
+    std::map<std::pair<int64_t, int64_t>, at::Tensor> seen;
+    walk(
+        *model, data, {.batch = batch}, [&](auto items) { return maker.evaluation(std::move(items), kTasks[0]); },
+        [&](const SegmentBatch& read, const models::EncoderOutput& encoded) {
+          for (size_t lane = 0; lane < read.items.size(); ++lane) {
+            const auto& item = read.items[lane];
+            if (!item.idle) seen[{item.span, item.segment}] = encoded.memory.slots[static_cast<int64_t>(lane)].clone();
+          }
+        });
+    return seen;
+  };
+  const auto alone = memories(1), side_by_side = memories(3);
+  ASSERT_EQ(side_by_side.size(), alone.size());
+  for (const auto& [place, memory] : alone)
+    test::expect_close(side_by_side.at(place), memory, 1e-10, fmt::format("{}.{}", place.first, place.second));
+}
+
+TEST(Evaluate, WritesExactlyTheRepliesThatWereAskedForWhateverTheBatch) {
+  const auto model = make_model();
+  const auto tokenizer = text::Tokenizer::load(test::fixture("tokenizer_small.json"));
+  std::vector<std::vector<int32_t>> texts;
+  std::vector<std::vector<data::Step>> steps;
+  for (int64_t d = 0; d < 5; ++d) {  // 2, 3, 4, 5, 6 turns to write
+    texts.emplace_back(12, static_cast<int32_t>(kFirst + d));
+    steps.emplace_back();
+    for (int64_t turn = 0; turn < d + 2; ++turn)
+      steps.back().push_back({.read = {d, 0, turn + 1}, .write = {d, turn + 1, turn + 4}, .place = 2 * turn + 1});
+  }
+  EvalData data{data::corpus_of(texts), {}, data::given_plan(steps, 12)};
+  data.spans = data::whole_documents(*data.corpus);
+  const checkpoint::Task task{"respond", 2, 0};
+  const BatchMaker maker(data.corpus, data.spans, data.plan, {.tasks = {}}, {task}, kIds, 1);
+  generate::GenerationOptions generation;
+  generation.max_new_tokens = 3;
+  const auto replies = [&](int64_t most, int64_t batch, int64_t max_segments = 0) {
+    return evaluate_replies(*model, data, maker, task, *tokenizer, generation,
+                            {.batch = batch, .max_segments = max_segments}, most);
+  };
+  for (const int64_t most : {1, 4, 7, 20, 50}) {
+    for (const int64_t batch : {1, 3, 16}) {
+      const ReplyReport report = replies(most, batch);
+      EXPECT_EQ(report.count, std::min<int64_t>(most, 20)) << "batch " << batch;
+      EXPECT_EQ(static_cast<int64_t>(report.replies.size()), report.count);
+      // The first in the order of documents: 7 replies are those of the documents of 2 and 3, and 2 of the next.
+      EXPECT_EQ(report.f1.size(), most == 1 ? 1U : most == 4 ? 2U : most == 7 ? 3U : 5U);
+      EXPECT_EQ(report.f1.back().weight, most == 1 ? 1 : most < 20 ? 2 : 6);
+    }
+  }
+  EXPECT_EQ(replies(50, 3, 2).count, 10) << "two steps of each document";
+  const LossReport loss = evaluate_loss(*model, data, maker, task, nullptr, {.batch = 3});
+  EXPECT_EQ(loss.steps.at(1).place, 3) << "a dialogue's steps are counted by their turns";
+}
+
+TEST(Evaluate, TheCurrentSegmentIsAskedOfTheMemoryAlone) {
+  const auto model = make_model(4, at::kDouble);
+  EvalData data = make_data(1);
+  data.spans[0].end = 6;  // one segment
+  const checkpoint::Task current{"current", 3, 0};
+  const BatchMaker maker = make_maker(data);
+  const auto loss = [&](Carry carry) {
+    return evaluate_loss(*model, data, maker, current, nullptr, {.carry = carry}).total.nll;
+  };
+  const at::NoGradGuard no_grad;
+  data::Lanes lanes(data.corpus, data.spans, data.plan, {.lanes = 1});
+  const SegmentBatch batch = maker.evaluation(lanes.next(), current);
+  models::EncodeInput input;
+  input.ids = batch.ids;
+  const auto encoded = model->encode(input);
+  models::EncoderOutput alone;
+  alone.context = alone.hidden = encoded.memory.slots;
+  const auto expected = [&](const models::EncoderOutput& seen) {
+    return nn::target_loss(model->logits(model->decode(batch.main.decoder_ids, {}, seen)), batch.main.labels)
+        .nll.item<double>();
+  };
+  EXPECT_NEAR(loss(Carry::kKeep), expected(alone), 1e-9);
+  EXPECT_GT(std::abs(loss(Carry::kKeep) - expected(encoded)), 1e-6) << "else this test says nothing";
+  EXPECT_GT(std::abs(loss(Carry::kOff) - expected(alone)), 1e-6) << "without a memory there is only the row";
+}
+
+TEST(Evaluate, StepsAndDocumentsAddUpToTheWhole) {
+  const auto model = make_model();
+  const EvalData data = make_data();
+  const BatchMaker maker = make_maker(data);
+  const LossReport report = evaluate_loss(*model, data, maker, kTasks[0], nullptr, {.batch = 3});
+  LossSum all;
+  for (const StepLoss& step : report.steps) all.targets += step.sum.targets, all.nll += step.sum.nll;
+  EXPECT_EQ(all.targets, report.total.targets);
+  EXPECT_NEAR(all.nll, report.total.nll, 1e-10 * report.total.nll);
+  EXPECT_EQ(static_cast<int64_t>(report.steps.size()), report.segments);
+  const RecallReport recall = evaluate_recall(*model, data, maker, kTasks[0], kIds, nullptr, {.batch = 3});
+  double given = 0, tokens = 0;
+  for (const DocumentScore& document : recall.documents) given += document.sum, tokens += document.weight;
+  EXPECT_EQ(given, static_cast<double>(recall.recovered));
+  EXPECT_EQ(tokens, static_cast<double>(recall.tokens));
+}
+
 TEST(Tasks, AskForTheRightSegments) {
   const EvalData data = make_data();
   const BatchMaker maker = make_maker(data);
@@ -248,6 +358,30 @@ TEST(Tasks, ADecoderAloneReadsOnIntoWhatItWrites) {
   const SegmentBatch batch = maker.training(data::Lanes(data.corpus, data.spans, data.plan, {.lanes = 1}).next());
   EXPECT_TRUE(batch.ids.equal(at::tensor({0, 10, 11, 12}, at::kLong).view({1, 4}))) << "no eos before the start token";
   EXPECT_TRUE(batch.main.decoder_ids.equal(at::tensor({2, 20, 21}, at::kLong).view({1, 3})));
+}
+
+TEST(Tasks, NoiseDrawsFromTheVocabularysOrdinaryTokens) {  // FR-90
+  const auto tokenizer = text::Tokenizer::load(test::fixture("tokenizer_small.json"));
+  models::BartConfig config;
+  config.vocab_size = tokenizer->vocab_size() + 40;  // rows that a table was rounded up by
+  const models::BartModel model(config, at::TensorOptions().device(at::kMeta));
+  const SpecialIds ids = SpecialIds::of(model, tokenizer.get());
+  ASSERT_FALSE(ids.ordinary.empty());
+  for (const int32_t id : ids.ordinary) {
+    EXPECT_LT(id, tokenizer->vocab_size());
+    EXPECT_FALSE(tokenizer->is_special(id)) << id;
+  }
+  const EvalData data = make_data(40);
+  const BatchMaker maker(data.corpus, data.spans, data.plan, {.tasks = {{"recall", 1.0}}, .noise_share = 1},
+                         {{"recall", 2, 1}}, ids, 1);
+  std::set<int64_t> drawn;
+  for (int64_t span = 5; span < 40; ++span) {
+    const at::Tensor read = maker.training({item_of(data, span, 1)}).ids.flatten();
+    for (int64_t i = 0; i < read.numel(); ++i) drawn.insert(read[i].item<int64_t>());
+  }
+  const std::set<int32_t> ordinary(ids.ordinary.begin(), ids.ordinary.end());
+  EXPECT_GT(drawn.size(), static_cast<size_t>(kSymbols)) << "more than the text itself holds";
+  for (const int64_t id : drawn) EXPECT_TRUE(ordinary.contains(static_cast<int32_t>(id))) << id;
 }
 
 TEST(Tasks, AreDrawnByTheirWeights) {

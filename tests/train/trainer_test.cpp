@@ -2,6 +2,7 @@
 // The trainer: exact resume, accumulation, decay groups, schedules, metrics.
 #include "palimpsest/train/trainer.h"
 
+#include <cmath>
 #include <fstream>
 
 #include "palimpsest/checkpoint/safetensors.h"
@@ -68,25 +69,50 @@ TEST(Trainer, StoppingAndResumingEqualsNeverStopping) {  // FR-92
 
 TEST(Trainer, AccumulationEqualsTheBigBatch) {  // FR-91
   const test::TemporaryFolder folder;
-  std::vector<std::unique_ptr<Trainer>> trainers;
-  for (const auto& [lanes, accumulation] : {std::pair{6, 1}, {3, 2}, {1, 6}}) {
-    TrainOptions options = small_options(folder, fmt::format("run-{}-{}", lanes, accumulation));
-    options.lanes = lanes;
-    options.accumulation = accumulation;
-    options.model.dropout = 0;
-    trainers.push_back(std::make_unique<Trainer>(options));
-    for (int step = 0; step < 4; ++step) trainers.back()->step();
+  for (const auto& [type, tolerance] : {std::pair{"float64", 1e-9}, {"float32", 1e-4}}) {
+    std::vector<std::unique_ptr<Trainer>> trainers;
+    for (const auto& [lanes, accumulation] : {std::pair{6, 1}, {3, 2}, {1, 6}}) {
+      TrainOptions options = small_options(folder, fmt::format("run-{}-{}-{}", type, lanes, accumulation));
+      options.lanes = lanes;
+      options.accumulation = accumulation;
+      options.model.dropout = 0;
+      options.dtype = type;
+      trainers.push_back(std::make_unique<Trainer>(options));
+      for (int step = 0; step < 4; ++step) trainers.back()->step();
+    }
+    for (size_t i = 1; i < trainers.size(); ++i) {
+      for (const char* key : {"loss", "grad_norm"})
+        EXPECT_NEAR(trainers[i]->metrics()[key].get<double>(), trainers[0]->metrics()[key].get<double>(), tolerance);
+      const auto left = checkpoint::named_tensors(trainers[0]->model()),
+                 right = checkpoint::named_tensors(trainers[i]->model());
+      // Adam's first steps divide by tiny numbers: where a gradient is 0 up to rounding, its sign is noise.
+      for (size_t j = 0; j < left.size(); ++j) {
+        if (left[j].first.find("k_proj.bias") == std::string::npos)
+          expect_close(right[j].second, left[j].second, 2 * tolerance, fmt::format("{} {}", type, left[j].first));
+      }
+    }
   }
-  for (size_t i = 1; i < trainers.size(); ++i) {
-    EXPECT_NEAR(trainers[i]->metrics()["loss"].get<double>(), trainers[0]->metrics()["loss"].get<double>(), 1e-5);
-    EXPECT_NEAR(trainers[i]->metrics()["grad_norm"].get<double>(), trainers[0]->metrics()["grad_norm"].get<double>(),
-                1e-4);
-    const auto left = checkpoint::named_tensors(trainers[0]->model()),
-               right = checkpoint::named_tensors(trainers[i]->model());
-    // Adam's first steps divide by tiny numbers: where a gradient is 0 up to rounding, its sign is noise.
-    for (size_t j = 0; j < left.size(); ++j) {
-      if (left[j].first.find("k_proj.bias") == std::string::npos)
-        expect_close(right[j].second, left[j].second, 2e-4, left[j].first);
+}
+
+TEST(Trainer, StepWeightsSumToOneWhateverTheirKindAndWhoeverIsIdle) {  // M18
+  const test::TemporaryFolder folder;
+  for (const char* kind : {"uniform", "pow2", "token"}) {
+    TrainOptions options = small_options(folder, kind);
+    options.step_weights = kind;
+    options.auxiliary_steps = 0;
+    options.tasks.tasks = {{"recall:2", 1.0}};  // nothing is asked of the first two segments of a document
+    options.lanes = 1;
+    options.accumulation = 1;
+    options.dtype = "float64";
+    Trainer trainer(options);
+    for (int step = 0; step < 6; ++step) {
+      {
+        const at::NoGradGuard no_grad;
+        trainer.model().words().zero_();  // it knows nothing: the loss of every step is log V
+      }
+      trainer.step();
+      const double loss = trainer.metrics()["loss"].get<double>();
+      EXPECT_NEAR(loss, std::log(static_cast<double>(trainer.model().vocab_size())), 1e-9) << kind << " " << step;
     }
   }
 }
@@ -484,7 +510,7 @@ TEST(Trainer, M16WithoutItsMemoryNothingIsRecalledAndWithItSomethingIs) {
   const double blind = std::log(static_cast<double>(kSymbols));
   for (const Carry carry : {Carry::kReset, Carry::kOther}) {
     EXPECT_GE(per_symbol(carry), blind - 0.02) << carry_name(carry);
-    EXPECT_LE(share(carry), 1.0 / kSymbols + 0.015) << carry_name(carry);
+    EXPECT_LE(share(carry), 1.0 / kSymbols + 0.01) << carry_name(carry);
   }
   EXPECT_LT(per_symbol(Carry::kKeep), blind - 0.2);
   EXPECT_GT(share(Carry::kKeep), 1.0 / kSymbols + 0.05);
@@ -537,6 +563,37 @@ TEST(Optimizer, EqualsItsFormula) {
     w = w * (1 - 0.02 * 0.01) - 0.02 * (m / (1 - std::pow(0.9, t))) / ((v / (1 - std::pow(0.95, t))).sqrt() + 1e-6);
     expect_close(module->weight, w, 1e-5, fmt::format("step {}", t));
   }
+}
+
+TEST(Optimizer, LoadingItsStateAgainAndAgainAddsNothing) {  // FR-94
+  struct Two : torch::nn::Module {
+    at::Tensor weight = register_parameter("weight", test::randn({200, 500}, 1, at::kFloat));
+    at::Tensor bias = register_parameter("bias", test::randn({500}, 2, at::kFloat));
+  };
+  const auto module = std::make_shared<Two>();
+  AdamW optimizer(parameter_groups(*module), {});
+  const auto step = [&] {
+    for (auto& parameter : module->parameters())
+      parameter.mutable_grad() = test::randn(parameter.sizes(), 3).to(at::kFloat);
+    optimizer.step(0.01);
+  };
+  step();
+  const test::TemporaryFolder folder;
+  checkpoint::save_safetensors(folder.path("optimizer.safetensors"), optimizer.state(), {});
+  const auto load = [&] {
+    const auto file = checkpoint::Safetensors::open(folder.path("optimizer.safetensors"));
+    std::vector<std::pair<std::string, at::Tensor>> tensors;
+    for (const auto& [name, tensor] : optimizer.state()) tensors.emplace_back(name, file.tensor(name));
+    optimizer.load(tensors, file.path());
+  };
+  load();
+  const int64_t before = resident_bytes().now;
+  for (int time = 0; time < 100; ++time) load();
+  EXPECT_LT(resident_bytes().now - before, int64_t{8} << 20) << "a state is 0.8 MB";
+  ASSERT_EQ(optimizer.state().size(), 2U * 3U) << "two moments and a count for each parameter";
+  const auto loaded = optimizer.state();
+  const auto file = checkpoint::Safetensors::open(folder.path("optimizer.safetensors"));
+  for (const auto& [name, tensor] : loaded) test::expect_identical(tensor, file.tensor(name), name);
 }
 
 TEST(Optimizer, SchedulesRiseAndFall) {
