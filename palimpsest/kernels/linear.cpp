@@ -50,9 +50,8 @@ bool prefers_onednn() {
 }
 
 /// x [M, K] W^T + b on oneDNN; all dense.
-at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return onednn()->call(x, weight, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt, "none",
-                        c10::List<std::optional<at::Scalar>>(), "");
+at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias = {}) {
+  return onednn()->call(x, weight, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
 
 /// Both products of a backward pass need factors turned round, which costs copies; BLAS needs none. Copies cost more
@@ -60,11 +59,12 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tens
 /// times at 768 x 768 and above) and where it is as large as an output embedding.
 constexpr int64_t kSmallestTurned = int64_t{1} << 19, kLargestTurned = int64_t{1} << 24;
 
-/// x [M, K] W^T + b with a graph.
+/// x [M, K] W^T + b with a graph. A bias that is missing is no input of the node: nothing asks for its gradient.
 struct OnednnLinear : torch::autograd::Function<OnednnLinear> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias) {
+                            const std::optional<at::Tensor>& bias) {
     context->save_for_backward({x, weight});
+    context->saved_data["with_bias"] = bias.has_value();
     return product(x, weight, bias);
   }
 
@@ -77,12 +77,12 @@ struct OnednnLinear : torch::autograd::Function<OnednnLinear> {
     const bool turned =
         !at::GradMode::is_enabled() && weight.numel() >= kSmallestTurned && weight.numel() <= kLargestTurned;
     if (context->needs_input_grad(0)) {
-      of_x = turned ? product(grad.contiguous(), weight.t().contiguous(), {}) : at::mm(grad, weight);
+      of_x = turned ? product(grad.contiguous(), weight.t().contiguous()) : at::mm(grad, weight);
     }
     if (context->needs_input_grad(1)) {
-      of_weight = turned ? product(grad.t().contiguous(), x.t().contiguous(), {}) : at::mm(grad.t(), x);
+      of_weight = turned ? product(grad.t().contiguous(), x.t().contiguous()) : at::mm(grad.t(), x);
     }
-    if (context->needs_input_grad(2)) of_bias = grad.sum(0);
+    if (context->saved_data["with_bias"].toBool() && context->needs_input_grad(2)) of_bias = grad.sum(0);
     return {of_x, of_weight, of_bias};
   }
 };
@@ -101,9 +101,10 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
   const at::Tensor flat = x.reshape({-1, x.size(-1)}).contiguous();
   auto shape = x.sizes().vec();
   shape.back() = weight.size(0);
+  const auto offset = bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
   const bool with_graph = at::GradMode::is_enabled() &&
-                          (x.requires_grad() || weight.requires_grad() || (bias.defined() && bias.requires_grad()));
-  return (with_graph ? OnednnLinear::apply(flat, weight, bias) : product(flat, weight, bias)).view(shape);
+                          (x.requires_grad() || weight.requires_grad() || (offset && offset->requires_grad()));
+  return (with_graph ? OnednnLinear::apply(flat, weight, offset) : product(flat, weight, offset)).view(shape);
 }
 
 }  // namespace palimpsest::kernels

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "palimpsest/core/error.h"
 #include "palimpsest/kernels/linear.h"
@@ -28,7 +29,17 @@ at::Tensor part_of_logits(const at::Tensor& rows, const at::Tensor& weight, cons
   return wide(kernels::linear(rows, weight, bias));
 }
 
-/// The sum over rows that all have a target: hidden [N, E], weight [V, E], bias [V], targets [N].
+/// Calls work(first, n) for parts of `count` rows, the last one the largest: of `rows` rows, or of all where they are
+/// fewer.
+template <class Work>
+void for_parts(int64_t count, int64_t rows, Work&& work) {
+  int64_t first = 0;
+  if (const int64_t odd = count % rows; odd > 0) work(0, odd), first = odd;
+  for (; first < count; first += rows) work(first, rows);
+}
+
+/// The sum over rows that all have a target: hidden [N, E], weight [V, E], bias [V], targets [N]. The logits of the
+/// last part are kept for the backward pass, which begins with them; those of the others are computed again.
 struct ProjectedLoss : torch::autograd::Function<ProjectedLoss> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& hidden,
                             const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& targets,
@@ -36,9 +47,10 @@ struct ProjectedLoss : torch::autograd::Function<ProjectedLoss> {
     const int64_t count = hidden.size(0);
     const auto type = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     at::Tensor lse = at::empty({count}, hidden.options().dtype(type)), loss = at::empty_like(lse);  // [N]
-    for (int64_t first = 0; first < count; first += rows) {
-      const int64_t n = std::min(rows, count - first);
-      const at::Tensor logits = part_of_logits(hidden.narrow(0, first, n), weight, bias);  // [n, V]
+    at::Tensor logits;                                                                              // [n, V]
+    for_parts(count, rows, [&](int64_t first, int64_t n) {
+      logits.reset();
+      logits = part_of_logits(hidden.narrow(0, first, n), weight, bias);
       const at::Tensor sums = lse.narrow(0, first, n);
       sums.copy_(logits.logsumexp(1));
       const at::Tensor chosen = logits.gather(1, targets.narrow(0, first, n).unsqueeze(1)).squeeze(1);
@@ -46,7 +58,8 @@ struct ProjectedLoss : torch::autograd::Function<ProjectedLoss> {
       at::Tensor part = sums - chosen * (1 - smoothing);
       if (smoothing > 0) part -= logits.mean(1) * smoothing;
       loss.narrow(0, first, n).copy_(part);
-    }
+    });
+    context->saved_data["last"] = logits;
     context->save_for_backward({hidden, weight, bias, targets, lse});
     context->saved_data["smoothing"] = smoothing;
     context->saved_data["rows"] = rows;
@@ -64,10 +77,15 @@ struct ProjectedLoss : torch::autograd::Function<ProjectedLoss> {
     if (context->needs_input_grad(0)) of_hidden = at::empty_like(hidden);
     if (context->needs_input_grad(1)) of_weight = at::zeros_like(weight);
     if (context->needs_input_grad(2)) of_bias = at::zeros_like(bias);
-    for (int64_t first = 0; first < count; first += rows) {
-      const int64_t n = std::min(rows, count - first);
+    at::Tensor kept;
+    if (const auto found = context->saved_data.find("last"); found != context->saved_data.end()) {
+      kept = found->second.toTensor();
+      context->saved_data.erase(found);  // a second backward pass over the same graph computes it again
+    }
+    const auto differentiate = [&](int64_t first, int64_t n) {
       const at::Tensor part = hidden.narrow(0, first, n);
-      at::Tensor slope = part_of_logits(part, weight, bias);  // [n, V]: becomes the gradient of the logits
+      // [n, V]: becomes the gradient of the logits
+      at::Tensor slope = kept.defined() ? std::exchange(kept, at::Tensor()) : part_of_logits(part, weight, bias);
       slope.sub_(lse.narrow(0, first, n).unsqueeze(1)).exp_();
       if (smoothing > 0) slope.sub_(smoothing / static_cast<double>(vocab));
       const at::Tensor at_target = targets.narrow(0, first, n).unsqueeze(1);
@@ -77,7 +95,10 @@ struct ProjectedLoss : torch::autograd::Function<ProjectedLoss> {
       slope = slope.to(weight.scalar_type());
       if (of_hidden.defined()) of_hidden.narrow(0, first, n).copy_(slope.mm(weight));
       if (of_weight.defined()) of_weight.addmm_(slope.t(), part);
-    }
+    };
+    const int64_t last = std::min(rows, count);
+    differentiate(count - last, last);
+    for_parts(count - last, rows, differentiate);
     return {of_hidden, of_weight, of_bias, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };

@@ -29,8 +29,8 @@ struct ProjectedLossOptions {
   int64_t table_bytes = int64_t{64} << 20;
 };
 
-/// target_loss of logits = hidden W^T + bias, of which only a part is ever in memory: forward keeps one number a row,
-/// backward computes each part again (4 products instead of 3). Rows without a target cost nothing. Small tables take
+/// target_loss of logits = hidden W^T + bias, of which only a part is ever in memory: forward keeps one number a row and
+/// the last part, backward begins with that and computes each other part again (4 products instead of 3). Rows without a target cost nothing. Small tables take
 /// the plain way, which is the twin and gives the same numbers.
 ///   hidden [.., E], weight [V, E], bias [V] or undefined, targets [..] int64 (kIgnore = none).
 /// First derivatives only.

@@ -21,19 +21,22 @@ namespace palimpsest::serve {
 namespace {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
-constexpr const char* kFormat = "1";
+constexpr const char* kFormat = "2";  // 2: the checksum covers the metadata too
 constexpr int64_t kMostKept = 1000;
 
 int64_t bytes_of(const Moment& moment) {
   return moment.memory.bytes() + static_cast<int64_t>((moment.context.size() + moment.read.size()) * sizeof(int32_t));
 }
 
-/// Over names, shapes and bytes of all tensors, in their order.
-std::string checksum(const NamedTensors& tensors) {
+/// Over the metadata, and names, shapes and bytes of all tensors, in their order.
+std::string checksum(const NamedTensors& tensors, const std::string& model, int64_t keep) {
   uLong crc = crc32(0, nullptr, 0);
   const auto add = [&](const void* bytes, size_t size) {
-    crc = crc32(crc, static_cast<const Bytef*>(bytes), static_cast<uInt>(size));
+    // zlib begins anew where it is given no bytes, and an empty tensor has none.
+    if (size > 0) crc = crc32(crc, static_cast<const Bytef*>(bytes), static_cast<uInt>(size));
   };
+  const std::string before = fmt::format("{} {}", model, keep);
+  add(before.data(), before.size());
   for (const auto& [name, tensor] : tensors) {
     const std::string head = name + nn::shape_text(tensor.sizes()) + nn::dtype_name(tensor.scalar_type());
     add(head.data(), head.size());
@@ -99,7 +102,7 @@ void Session::save(const std::string& path) const {
                                 {"model", fingerprint_},
                                 {"keep", std::to_string(keep_)},
                                 {"moments", std::to_string(past_.size() + 1)},
-                                {"checksum", checksum(tensors)}});
+                                {"checksum", checksum(tensors, fingerprint_, keep_)}});
 }
 
 void Session::clear_temporaries(const std::string& path) {
@@ -171,14 +174,14 @@ Session Session::load(const std::string& path, const std::string& fingerprint) {
       return std::vector<int32_t>(ids.const_data_ptr<int32_t>(), ids.const_data_ptr<int32_t>() + ids.numel());
     };
     moment.context = take_ids("context");
-    if (file.contains(prefix + "read")) moment.read = take_ids("read");  // sessions of older versions have none
+    if (file.contains(prefix + "read")) moment.read = take_ids("read");
     const at::Tensor counts = take("counts", at::kLong, 1);
     if (counts.numel() != 2) throw input_error(fmt::format("{}counts is not two numbers", prefix), path);
     moment.turns = counts[0].item<int64_t>();
     moment.tokens = counts[1].item<int64_t>();
     read.push_back(std::move(moment));
   }
-  if (checksum(seen) != text("checksum"))
+  if (checksum(seen, model, session.keep_) != text("checksum"))
     throw input_error("the checksum does not fit the contents: the file was damaged", path, "use a copy of it");
   for (const Moment& moment : read) {
     if (moment.memory.slots.defined() && !moment.memory.slots.isfinite().all().item<bool>())

@@ -12,6 +12,7 @@ import os
 import pty
 import select
 import sys
+import termios
 import time
 
 LIMIT = 120  # seconds for all of it
@@ -50,8 +51,9 @@ def main():
 
         while going and not there() and time.monotonic() < end:
             going = read(0.05)
-        if wait == "> ":
-            time.sleep(0.2)  # the editor shows its prompt before it takes over the terminal
+        # The editor shows its prompt before it takes over the terminal: a key in between would be the terminal's own.
+        while wait == "> " and termios.tcgetattr(terminal)[3] & termios.ICANON and time.monotonic() < end:
+            time.sleep(0.01)
         begin = len(shown)
         os.write(terminal, text.encode())
     while going and time.monotonic() < end:

@@ -5,6 +5,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -101,6 +102,15 @@ TEST(ProjectedLoss, WithoutTargetsItIsZeroAndSoIsItsGradient) {
     EXPECT_EQ(result.loss.item<double>(), 0);
     EXPECT_EQ(result.hidden.abs().max().item<double>(), 0);
   }
+}
+
+TEST(ProjectedLoss, ItsGraphCanBeWalkedAgain) {
+  const Problem problem(11, 13, 5, at::kDouble, 0);
+  const at::Tensor weight = problem.weight.clone().requires_grad_(true);
+  const TargetLoss loss = projected_loss(problem.hidden, weight, {}, problem.targets, {.table_bytes = 4 * 13 * 8});
+  const auto slope = [&] { return torch::autograd::grad({loss.nll}, {weight}, {}, true)[0]; };
+  const at::Tensor first = slope();
+  expect_close(slope(), first, 1e-12, "again");
 }
 
 TEST(ProjectedLoss, HugeLogitsStayFinite) {
