@@ -3,7 +3,7 @@
 // line.
 #include "palimpsest/serve/chat.h"
 
-#include <editline/readline.h>
+#include <histedit.h>
 #include <unistd.h>
 
 #include <clocale>
@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <sstream>
 
@@ -55,7 +56,24 @@ class LineReader {
     if (!terminal_) return;
     // The line editor takes characters apart as the locale says, and drops what is none of it: text is UTF-8.
     if (std::setlocale(LC_CTYPE, "") == nullptr || MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
-    using_history();
+    editor_.reset(::el_init("palimpsest", stdin, stdout, stderr));
+    history_.reset(::history_init());
+    if (editor_ == nullptr || history_ == nullptr) throw usage_error("the line editor cannot use this terminal");
+    HistEvent event{};
+    ::history(history_.get(), &event, H_SETSIZE, 1000);
+    ::el_set(editor_.get(), EL_PROMPT, static_cast<const char* (*)(EditLine*)>([](EditLine*) { return "> "; }));
+    ::el_set(editor_.get(), EL_EDITOR, "emacs");
+    ::el_set(editor_.get(), EL_SIGNAL, 1);  // for its size, and for what stops and goes on
+    ::el_set(editor_.get(), EL_HIST, ::history, history_.get());
+    // While a line is typed Ctrl-C is a key as any other: a signal could come just before the editor waits for a key.
+    ::el_set(editor_.get(), EL_SETTY, "-d", "intr=", nullptr);
+    ::el_set(editor_.get(), EL_ADDFN, "drop-line", "Drop the line",
+             static_cast<unsigned char (*)(EditLine*, int)>([](EditLine*, int) -> unsigned char {
+               stop_asked = 1;
+               return CC_EOF;
+             }));
+    ::el_set(editor_.get(), EL_BIND, "^C", "drop-line", nullptr);
+    ::el_source(editor_.get(), nullptr);
   }
   bool terminal() const { return terminal_; }
   /// Nothing at the end of input.
@@ -66,22 +84,34 @@ class LineReader {
       if (line.ends_with('\r')) line.pop_back();
       return line;
     }
-    stop_asked = 0;
-    char* typed = ::readline("> ");
-    while (typed == nullptr && stop_asked != 0) {  // Ctrl-C: the line is dropped, as in a shell
+    for (;;) {
+      // Before the prompt is shown: the editor itself would take the keys over only after it, and a Ctrl-C between the
+      // two would be a signal that it does not see.
+      ::el_set(editor_.get(), EL_PREP_TERM, 1);
       stop_asked = 0;
-      std::fputs("\n", stdout);
-      typed = ::readline("> ");
+      int bytes = 0;
+      const char* typed = ::el_gets(editor_.get(), &bytes);
+      if (typed != nullptr && bytes > 0 && stop_asked == 0) {
+        std::string line(typed, static_cast<size_t>(bytes));
+        while (line.ends_with('\n') || line.ends_with('\r')) line.pop_back();
+        HistEvent event{};
+        if (!line.empty()) ::history(history_.get(), &event, H_ENTER, line.c_str());
+        return line;
+      }
+      if (stop_asked == 0) return std::nullopt;
+      std::fputs("\n", stdout);  // Ctrl-C: the line is dropped, as in a shell
+      ::el_reset(editor_.get());
     }
-    if (typed == nullptr) return std::nullopt;
-    std::string line = typed;
-    std::free(typed);
-    if (!line.empty()) add_history(line.c_str());
-    return line;
   }
 
  private:
+  template <auto kEnd>
+  struct End {
+    void operator()(auto* what) const { kEnd(what); }
+  };
   bool terminal_;
+  std::unique_ptr<History, End<&::history_end>> history_;
+  std::unique_ptr<EditLine, End<&::el_end>> editor_;
 };
 
 constexpr const char* kHelp =
@@ -112,7 +142,6 @@ class Talk {
       spdlog::info("/help lists the commands; Ctrl-D ends");
     }
     while (const auto line = lines_.next()) {
-      stop_asked = 0;
       if (line->empty()) continue;
       try {
         if (line->starts_with("/") && !line->starts_with("//")) {
