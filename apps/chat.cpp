@@ -4,6 +4,7 @@
 #include "palimpsest/serve/chat.h"
 
 #include <histedit.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <clocale>
@@ -65,8 +66,6 @@ class LineReader {
     ::el_set(editor_.get(), EL_EDITOR, "emacs");
     ::el_set(editor_.get(), EL_SIGNAL, 1);  // for its size, and for what stops and goes on
     ::el_set(editor_.get(), EL_HIST, ::history, history_.get());
-    // While a line is typed Ctrl-C is a key as any other: a signal could come just before the editor waits for a key.
-    ::el_set(editor_.get(), EL_SETTY, "-d", "intr=", nullptr);
     ::el_set(editor_.get(), EL_ADDFN, "drop-line", "Drop the line",
              static_cast<unsigned char (*)(EditLine*, int)>([](EditLine*, int) -> unsigned char {
                stop_asked = 1;
@@ -85,9 +84,7 @@ class LineReader {
       return line;
     }
     for (;;) {
-      // Before the prompt is shown: the editor itself would take the keys over only after it, and a Ctrl-C between the
-      // two would be a signal that it does not see.
-      ::el_set(editor_.get(), EL_PREP_TERM, 1);
+      take_terminal();
       stop_asked = 0;
       int bytes = 0;
       const char* typed = ::el_gets(editor_.get(), &bytes);
@@ -105,6 +102,17 @@ class LineReader {
   }
 
  private:
+  /// While a line is typed Ctrl-C is a key as any other: as a signal it could come just before the editor waits for a
+  /// key, which it would then go on to do. Done before the prompt is shown; the editor gives all back at the line's
+  /// end.
+  void take_terminal() {
+    ::el_set(editor_.get(), EL_PREP_TERM, 1);
+    termios state{};
+    if (::tcgetattr(STDIN_FILENO, &state) != 0) return;
+    state.c_cc[VINTR] = _POSIX_VDISABLE;
+    ::tcsetattr(STDIN_FILENO, TCSADRAIN, &state);
+  }
+
   template <auto kEnd>
   struct End {
     void operator()(auto* what) const { kEnd(what); }
