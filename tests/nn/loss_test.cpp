@@ -2,8 +2,6 @@
 // Losses: ignored targets, label smoothing, and the loss that never builds the whole table of logits.
 #include "palimpsest/nn/loss.h"
 
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -11,6 +9,7 @@
 #include <cstdio>
 #include <tuple>
 
+#include "palimpsest/nn/byte_counter.h"
 #include "tests/support/tensors.h"
 
 namespace palimpsest::nn {
@@ -122,27 +121,16 @@ TEST(ProjectedLoss, HugeLogitsStayFinite) {
   expect_close(parts.loss, plain.loss, 1e-5);
 }
 
-/// Bytes of tensors on the CPU, now and at most, while it is the thread's reporter.
-struct ByteCounter : c10::MemoryReportingInfoBase {
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    now += bytes;
-    peak = std::max(peak, now);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t now = 0, peak = 0;
-};
-
 TEST(ProjectedLoss, NeverHoldsTheWholeTable) {
   const Problem problem(1024, 20000, 64, at::kFloat, 0);  // a table of 78 MiB
   const auto measure = [&](int64_t table_bytes) {
-    const auto counter = std::make_shared<ByteCounter>();
-    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
+    const ByteCounter counter;
     const auto started = std::chrono::steady_clock::now();
     problem.run(0.1, table_bytes);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     std::printf("parts of %4lld MiB: peak %6.1f MiB, %.3f s\n", static_cast<long long>(table_bytes >> 20),
-                static_cast<double>(counter->peak) / (1 << 20), seconds);
-    return counter->peak;
+                static_cast<double>(counter.peak()) / (1 << 20), seconds);
+    return counter.peak();
   };
   measure(int64_t{1} << 20);  // warms up
   const int64_t plain = measure(int64_t{1} << 30), parts = measure(int64_t{8} << 20);

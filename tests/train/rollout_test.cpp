@@ -2,8 +2,6 @@
 // Back-propagation through time: replay equals plain, and what each keeps in memory (M11, M12, FR-68).
 #include "palimpsest/train/rollout.h"
 
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -11,6 +9,7 @@
 
 #include "palimpsest/core/random.h"
 #include "palimpsest/models/bart.h"
+#include "palimpsest/nn/byte_counter.h"
 #include "palimpsest/nn/loss.h"
 #include "tests/support/tensors.h"
 
@@ -18,17 +17,6 @@ namespace palimpsest::train {
 namespace {
 
 using test::expect_close;
-
-/// Bytes of tensors on the CPU, now and at most, while it is the thread's reporter.
-struct ByteCounter : c10::MemoryReportingInfoBase {
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device device) override {
-    if (!device.is_cpu()) return;
-    now += bytes;
-    peak = std::max(peak, now);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t now = 0, peak = 0;
-};
 
 struct Sizes {
   int64_t lanes = 3, length = 7, vocab = 31, width = 16, slots = 4, layers = 2;
@@ -159,10 +147,9 @@ TEST(Rollout, ReplayKeepsTheActivationsOfOneStep) {
   const Recurrent recurrent(at::kFloat, sizes);
   const auto peak = [&](int64_t steps, bool replay) {
     recurrent.gradients(recurrent.rollout(1, false));  // gradients exist in both
-    const auto counter = std::make_shared<ByteCounter>();
-    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
+    const nn::ByteCounter counter;
     backpropagate(recurrent.rollout(steps, replay));
-    return static_cast<double>(counter->peak) / (1 << 20);
+    return static_cast<double>(counter.peak()) / (1 << 20);
   };
   std::printf("peak MiB of activations: steps, plain, replayed\n");
   double plain = 0, replayed = 0, one = 0;

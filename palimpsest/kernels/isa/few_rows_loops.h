@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops, written once over a vector type `Vec` of the including file: kWidth floats, and load, load_int8, zero, fma
-// and sum. Included by one file per instruction set, inside an unnamed namespace.
+// The loops, written once over the vector type of vectors.h. Included by one file per instruction set, inside an
+// unnamed namespace.
+
+#include "palimpsest/kernels/isa/vectors.h"
 
 /// Columns n .. n + N - 1 for R rows: R * N running sums stay in registers, weights are read once.
 template <int R, int N, class Weight>
@@ -17,9 +19,8 @@ inline void block(const FewRows& job, const Weight* weight, const float* scales,
     }
   };
   // A row may be too short for the machine to foresee where the next one starts: the next block is asked for by line.
-  constexpr int64_t kLine = Vec::kWidth < 64 / static_cast<int64_t>(sizeof(Weight))
-                                ? 64 / static_cast<int64_t>(sizeof(Weight))
-                                : Vec::kWidth;
+  constexpr int64_t kLine =
+      Vec::kWidth < 64 / static_cast<int64_t>(sizeof(Weight)) ? 64 / static_cast<int64_t>(sizeof(Weight)) : Vec::kWidth;
   const int64_t lines = job.inner / kLine * kLine, whole = job.inner / Vec::kWidth * Vec::kWidth;
   int64_t k = 0;
   for (; k < lines; k += kLine) {

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <math.h>
+#include <string.h>
+
+#include "palimpsest/kernels/isa/slot_scan.h"
+
+namespace palimpsest::kernels {
+namespace {
+
+#include "palimpsest/kernels/isa/slot_scan_loops.h"
+
+}  // namespace
+
+SlotScanKernels slot_scan_plain() { return {forward, backward, floats_forward, floats_backward}; }
+
+}  // namespace palimpsest::kernels
