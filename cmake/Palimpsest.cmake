@@ -3,7 +3,8 @@
 # DEPENDS names rooms, LINKS other libraries; both are public.
 function(palimpsest_library room)
   cmake_parse_arguments(ARG "NO_TORCH" "" "DEPENDS;LINKS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${room}/*.cpp)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${room}/*.cpp
+    ${CMAKE_CURRENT_SOURCE_DIR}/${room}/mechanisms/*.cpp)
   if(NOT sources)
     add_library(palimpsest_${room} INTERFACE)
     foreach(other ${ARG_DEPENDS})
@@ -46,11 +47,13 @@ function(palimpsest_isa_kernels room)
   target_sources(palimpsest_${room} PRIVATE $<TARGET_OBJECTS:palimpsest_${room}_isa>)
 endfunction()
 
-# palimpsest_test(FOLDER LINKS … LABELS … [NO_TORCH]): every *_test.cpp of tests/FOLDER in one binary;
+# palimpsest_test(FOLDER LINKS … LABELS … [NO_TORCH]): every *_test.cpp of tests/FOLDER in one binary, with what they
+# share in *_cases.cpp;
 # each TEST is one ctest with the given labels.
 function(palimpsest_test folder)
   cmake_parse_arguments(ARG "NO_TORCH" "TIMEOUT" "LINKS;LABELS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*_test.cpp)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*_test.cpp
+       ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*_cases.cpp)
   if(NOT sources)
     return()
   endif()

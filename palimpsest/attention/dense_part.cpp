@@ -26,8 +26,19 @@ class DensePart : public Part {
     check_shape(key_, {size(0), size(1), -1, size(3)}, "key");
     check_shape(value_, {size(0), size(1), key_.size(2), size(3)}, "value");
     if (visibility_.key_mask.defined()) {
-      check_shape(visibility_.key_mask, {size(0), key_.size(2)}, "key_mask");
+      if (visibility_.key_mask.dim() == 3) {
+        check_shape(visibility_.key_mask, {size(0), size(1), key_.size(2)}, "key_mask");
+      } else {
+        check_shape(visibility_.key_mask, {size(0), key_.size(2)}, "key_mask");
+      }
       TORCH_CHECK(visibility_.key_mask.scalar_type() == at::kBool, "key_mask must be boolean");
+    }
+    if (visibility_.mask.defined()) {
+      const at::Tensor& mask = visibility_.mask;
+      check_shape(mask, {-1, -1, size(2), key_.size(2)}, "mask");
+      TORCH_CHECK(mask.scalar_type() == at::kBool && (mask.size(0) == 1 || mask.size(0) == size(0)) &&
+                      (mask.size(1) == 1 || mask.size(1) == size(1)),
+                  "mask must be boolean and [B or 1, H or 1, L, S]");
     }
   }
 
@@ -103,14 +114,20 @@ class DensePart : public Part {
   /// Keys and values with invisible rows selected to 0: a NaN there times a weight of 0 would still be NaN.
   std::pair<at::Tensor, at::Tensor> visible_only(const at::Tensor& k, const at::Tensor& v) const {
     if (!visibility_.key_mask.defined()) return {k, v};
-    const at::Tensor hidden = visibility_.key_mask.logical_not().view({k.size(0), 1, k.size(2), 1});
+    const at::Tensor hidden = hidden_by_key().unsqueeze(-1);  // [B, H or 1, S, 1]
     return {k.masked_fill(hidden, 0), v.masked_fill(hidden, 0)};
+  }
+
+  /// [B, H or 1, S]
+  at::Tensor hidden_by_key() const {
+    const at::Tensor hidden = visibility_.key_mask.logical_not();
+    return hidden.dim() == 3 ? hidden : hidden.unsqueeze(1);
   }
 
   bool needs_causal(const at::Tensor& q) const { return visibility_.causal && q.size(2) > 1; }
   /// The kernel's own causal mask is aligned to the first key, which is ours only for as many keys as queries.
   bool kernel_causal(const at::Tensor& q, const at::Tensor& k) const {
-    return needs_causal(q) && q.size(2) == k.size(2) && !visibility_.key_mask.defined();
+    return needs_causal(q) && q.size(2) == k.size(2) && !visibility_.key_mask.defined() && !visibility_.mask.defined();
   }
 
   /// [L, S] bool: true where causality hides the key.
@@ -121,9 +138,10 @@ class DensePart : public Part {
   /// Bool, broadcast over [B, H, L, S], true = hidden; undefined where everything is visible.
   at::Tensor hidden_keys(const at::Tensor& q, const at::Tensor& k) const {
     at::Tensor hidden;
-    if (visibility_.key_mask.defined()) hidden = visibility_.key_mask.logical_not().view({k.size(0), 1, 1, k.size(2)});
-    if (needs_causal(q))
-      hidden = hidden.defined() ? hidden.logical_or(future(q, k)) : future(q, k).view({1, 1, q.size(2), k.size(2)});
+    const auto hide = [&](const at::Tensor& more) { hidden = hidden.defined() ? hidden.logical_or(more) : more; };
+    if (visibility_.key_mask.defined()) hide(hidden_by_key().unsqueeze(2));
+    if (visibility_.mask.defined()) hide(visibility_.mask.logical_not());
+    if (needs_causal(q)) hide(future(q, k).view({1, 1, q.size(2), k.size(2)}));
     return hidden;
   }
 
@@ -134,12 +152,12 @@ class DensePart : public Part {
     return at::zeros(hidden.sizes(), q.options()).masked_fill_(hidden, kNegativeInfinity);
   }
 
-  /// [B, 1, L] bool: rows that see no key; undefined where there can be none.
+  /// [B, H or 1, L] bool: rows that see no key; undefined where there can be none.
   at::Tensor empty_rows(const at::Tensor& q, const at::Tensor& k) const {
     const bool starts_before_keys = visibility_.causal && q.size(2) > k.size(2);
-    if (!visibility_.key_mask.defined() && !starts_before_keys) return {};
-    const at::Tensor empty = hidden_keys(q, k).all(-1);  // [B or 1, 1, L or 1]
-    return empty.expand({q.size(0), 1, q.size(2)});
+    if (!visibility_.key_mask.defined() && !visibility_.mask.defined() && !starts_before_keys) return {};
+    const at::Tensor empty = hidden_keys(q, k).all(-1);  // [B or 1, H or 1, L or 1]
+    return empty.expand({q.size(0), empty.size(1), q.size(2)});
   }
 
   at::Tensor composed_logits(const at::Tensor& q, const at::Tensor& k, double scale) const {

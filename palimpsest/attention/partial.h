@@ -51,8 +51,9 @@ using Parts = std::vector<std::shared_ptr<const Part>>;
 
 /// Which keys a part shows to which queries.
 struct Visibility {
-  at::Tensor key_mask = {};  ///< [B, S] bool, true = visible; undefined = all
+  at::Tensor key_mask = {};  ///< [B, S] or [B, H, S] bool, true = visible; undefined = all
   bool causal = false;       ///< query i sees keys up to i + S - L
+  at::Tensor mask = {};      ///< [B or 1, H or 1, L, S] bool, true = visible; undefined = all. Costs L x S
 };
 
 /// Keys that every query reads alike: query [B, H, L, D], key and value [B, H, S, D]. On CPU this is ATen's flash

@@ -81,12 +81,18 @@ State State::select(const std::vector<int64_t>& rows) const {
   for (const Entry& entry : entries_) {
     chosen.entries_.push_back(entry);
     if (keeps_order(rows, entry.buffer.size(0))) continue;
+    if (entry.axis == 0) {
+      chosen.entries_.back().buffer =
+          entry.buffer.index_select(0, at::tensor(rows, at::kLong).to(entry.buffer.device()));
+      continue;
+    }
     auto shape = entry.buffer.sizes().vec();
     shape[0] = static_cast<int64_t>(rows.size());
     at::Tensor& buffer = chosen.entries_.back().buffer = at::empty(shape, entry.buffer.options());
-    const int64_t filled = entry.axis == 0 ? buffer.size(1) : entry.length;
     for (size_t i = 0; i < rows.size(); ++i) {
-      buffer[static_cast<int64_t>(i)].narrow(0, 0, filled).copy_(entry.buffer[rows[i]].narrow(0, 0, filled));
+      buffer[static_cast<int64_t>(i)]
+          .narrow(0, 0, entry.length)
+          .copy_(entry.buffer[rows[i]].narrow(0, 0, entry.length));
     }
   }
   return chosen;

@@ -50,7 +50,11 @@ at::Tensor feed_forward(const at::Tensor& x, const Linear& fc1, const Linear& fc
   return fc2.forward(nn::dropout(activate(activation, fc1.forward(x)), activation_dropout, training));
 }
 
-void fill_normal(at::Tensor tensor, double std, uint64_t seed, const std::string& name) {
+namespace {
+
+/// Value i of `tensor` becomes draw(Random(a key of seed, name and i)).
+template <class Draw>
+void fill_counted(at::Tensor tensor, uint64_t seed, const std::string& name, Draw draw) {
   if (tensor.is_meta()) return;
   uint64_t name_key = 0;
   for (const char c : name) name_key = mix_bits(name_key ^ static_cast<unsigned char>(c));
@@ -58,10 +62,20 @@ void fill_normal(at::Tensor tensor, double std, uint64_t seed, const std::string
   at::Tensor values = at::empty(tensor.sizes(), at::kDouble);
   double* out = values.data_ptr<double>();
   parallel_for(values.numel(), 1 << 14, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) out[i] = std * Random(random_key(key, i)).normal();
+    for (int64_t i = first; i < last; ++i) out[i] = draw(Random(random_key(key, i)));
   });
   const at::NoGradGuard no_grad;
   tensor.copy_(values);
+}
+
+}  // namespace
+
+void fill_normal(at::Tensor tensor, double std, uint64_t seed, const std::string& name) {
+  fill_counted(std::move(tensor), seed, name, [std](Random random) { return std * random.normal(); });
+}
+
+void fill_uniform(at::Tensor tensor, double bound, uint64_t seed, const std::string& name) {
+  fill_counted(std::move(tensor), seed, name, [bound](Random random) { return bound * (2 * random.uniform() - 1); });
 }
 
 int64_t parameter_count(const torch::nn::Module& module) {

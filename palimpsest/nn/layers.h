@@ -76,6 +76,8 @@ at::Tensor feed_forward(const at::Tensor& x, const Linear& fc1, const Linear& fc
 /// Fills parameters with normal numbers of a counter-based generator: value i of a tensor depends on (seed,
 /// the tensor's name, i) alone, whatever the number of threads.
 void fill_normal(at::Tensor tensor, double std, uint64_t seed, const std::string& name);
+/// The same with numbers from -bound to bound.
+void fill_uniform(at::Tensor tensor, double bound, uint64_t seed, const std::string& name);
 
 /// Parameters, with tied ones once.
 int64_t parameter_count(const torch::nn::Module& module);
