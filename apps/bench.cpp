@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `palimpsest bench`: how long things take here, with medians of several runs.
-#include <algorithm>
-#include <chrono>
+#include "apps/bench.h"
+
 #include <cmath>
 
 #include "apps/command.h"
-#include "apps/model_flags.h"
 #include "palimpsest/core/files.h"
 #include "palimpsest/core/log.h"
 #include "palimpsest/core/random.h"
@@ -22,34 +21,6 @@
 namespace palimpsest::app {
 
 namespace {
-
-struct BenchFlags {
-  ModelFlags model;
-  std::string memory;
-  int64_t batch = 1, length = 64, repeats = 7, warm_up = 1, seed = 0, max_new_tokens = 20, num_beams = 1;
-  int64_t time_horizon = 1, loss_table_mib = 64;
-  double dropout = -1;
-  bool replay = false, json = false;
-  static void fields(auto& o, auto&& field) {
-    field("model", o.model, "");
-    field("memory", o.memory, "another memory than the folder's, as in convert");
-    field("batch", o.batch, "rows; in train those of all processes together");
-    field("length", o.length, "tokens of a row: of source and target in forward and train, of the source in generate");
-    field("time_horizon", o.time_horizon, "train: segments that gradients flow back through, each of LENGTH tokens");
-    field("replay", o.replay, "train: memory replay, as memory_replay in a recipe");
-    field("dropout", o.dropout, "train: instead of the model's own; negative: the model's own");
-    field("loss_table_mib", o.loss_table_mib, "train: as in a recipe");
-    field("max_new_tokens", o.max_new_tokens, "generate: tokens that are written, no more and no fewer");
-    field("num_beams", o.num_beams, "generate: beams");
-    field("repeats", o.repeats, "measured runs");
-    field("warm_up", o.warm_up, "runs before them");
-    field("seed", o.seed, "of the random ids and, without --model, of the weights");
-    field("json", o.json, "results as JSON");
-  }
-};
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// The folder's model, or one of BART-base's sizes with random weights.
 checkpoint::ModelFolder model_of(const BenchFlags& flags) {
@@ -97,29 +68,6 @@ at::Tensor forward(const models::Model& model, const at::Tensor& ids) {
     return bart->logits(bart->decode(ids, {}, bart->encode({.ids = ids})));
   const auto& gpt2 = dynamic_cast<const models::Gpt2Model&>(model);
   return gpt2.logits(gpt2.forward(ids, {}));
-}
-
-/// Times of the runs, and what else is worth telling.
-struct Measured {
-  std::vector<double> seconds;
-  Json more = Json::object();
-  bool silent = false;  ///< another process tells
-};
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-Measured repeat(const BenchFlags& flags, const std::function<void()>& work) {
-  Measured measured;
-  for (int64_t i = 0; i < flags.warm_up; ++i) work();
-  for (int64_t i = 0; i < flags.repeats; ++i) {
-    const auto start = Clock::now();
-    work();
-    measured.seconds.push_back(seconds_since(start));
-  }
-  return measured;
 }
 
 Measured bench_forward(const BenchFlags& flags) {
@@ -290,19 +238,22 @@ Measured bench_load(const BenchFlags& flags) {
 }
 
 int bench(const std::string& what, const BenchFlags& flags) {
-  check_choice("what to measure", what, {"generate", "forward", "encode", "train", "load"});
+  check_choice("what to measure", what, {"attention", "generate", "forward", "encode", "train", "load"});
   if (flags.repeats < 1 || flags.batch < 1 || flags.length < 1 || flags.warm_up < 0 || flags.max_new_tokens < 1 ||
-      flags.time_horizon < 1 || flags.loss_table_mib < 1) {
+      flags.time_horizon < 1 || flags.loss_table_mib < 1 || flags.heads < 1 || flags.head_dim < 1 ||
+      flags.source_length < 0) {
     throw usage_error(
-        "--repeats, --batch, --length, --max-new-tokens, --time-horizon and --loss-table-mib are 1 or more",
+        "--repeats, --heads, --head-dim, --batch, --length, --max-new-tokens, --time-horizon and --loss-table-mib are "
+        "1 or more",
         "command line");
   }
   const at::NoGradGuard no_grad;
-  Measured measured = what == "generate"  ? bench_generate(flags)
-                      : what == "forward" ? bench_forward(flags)
-                      : what == "encode"  ? bench_encode(flags)
-                      : what == "train"   ? bench_train(flags)
-                                          : bench_load(flags);
+  Measured measured = what == "attention"  ? bench_attention(flags)
+                      : what == "generate" ? bench_generate(flags)
+                      : what == "forward"  ? bench_forward(flags)
+                      : what == "encode"   ? bench_encode(flags)
+                      : what == "train"    ? bench_train(flags)
+                                           : bench_load(flags);
   if (measured.silent) return 0;
   const double best = *std::min_element(measured.seconds.begin(), measured.seconds.end());
   Json json = {{"what", what},
@@ -336,12 +287,13 @@ int bench(const std::string& what, const BenchFlags& flags) {
 }  // namespace
 
 Command bench_command() {
-  return {"bench", "how long things take here: generate, forward, encode, train, load",
-          "palimpsest bench generate --model DIR --length 64 --num-beams 4", [](CLI::App& app) {
+  return {"bench", "how long things take here: attention, generate, forward, encode, train, load",
+          "palimpsest bench attention --attention abc:32 --causal --length 8192 --backward", [](CLI::App& app) {
             auto flags = std::make_shared<BenchFlags>();
             auto what = std::make_shared<std::string>();
-            app.add_option("WHAT", *what, "generate | forward | encode | train | load")->required();
+            app.add_option("WHAT", *what, "attention | generate | forward | encode | train | load")->required();
             options_to_flags(*flags, app);
+            app.add_option("--mechanism", flags->model.texts.attention, "attention: another name of --attention");
             return [flags, what] { return bench(*what, *flags); };
           }};
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `palimpsest convert`: a stock folder, or one with the names of MemBART's authors, to a model with a memory, and back.
+// `palimpsest convert`: a stock folder, or one with the names of MemBART's authors, to a model with a memory or with
+// other attention, and back.
 #include <filesystem>
 
 #include "apps/command.h"
@@ -16,6 +17,7 @@ namespace {
 struct ConvertFlags {
   std::string input, out, memory, memory_init = "random", dtype, max_shard_size;
   int64_t seed = 0, vocab_size = 0;
+  models::AttentionTexts texts;
   bool allow_missing = false, json = false;
   static void fields(auto& o, auto&& field) {
     field("out", o.out, "folder to write; it must not be there yet");
@@ -25,6 +27,7 @@ struct ConvertFlags {
         "memory_init", o.memory_init,
         "how a memory starts that the folder lacks: random (N(0, 0.01), as its authors do; 0.001 from a width of 1024 "
         "on) | copy (slot weights are the layer's own)");
+    models::AttentionTexts::fields(o.texts, field);
     field("dtype", o.dtype, "of the weights: float32 | float64 | bfloat16 | float16; empty: as stored");
     field("vocab_size", o.vocab_size, "rows that the vocabulary shall have at least; new ones are N(0, 0.02)");
     field("max_shard_size", o.max_shard_size, "cut weights into files of at most that size, like 500MB or 5GB");
@@ -65,6 +68,7 @@ int convert(const ConvertFlags& flags) {
   checkpoint::LoadOptions load{.allow_missing = flags.allow_missing,
                                .seed = static_cast<uint64_t>(flags.seed),
                                .memory_init = checkpoint::memory_init_named(flags.memory_init),
+                               .attention = flags.texts.given(),
                                .vocab_size = flags.vocab_size};
   if (!flags.memory.empty()) load.memory = memory::MemoryOptions::parse(flags.memory);
   if (!flags.dtype.empty()) load.dtype = nn::dtype_of(flags.dtype);
@@ -79,15 +83,17 @@ int convert(const ConvertFlags& flags) {
   });
 
   const auto& report = folder.report;
-  const Json now = folder.model->config_json();
-  const std::string memory =
-      now.contains("palimpsest") ? now.at("palimpsest").value("memory", std::string("none")) : std::string("none");
+  const Json own = folder.model->config_json().value("palimpsest", Json::object());
   if (flags.json) {
     Json renamed = Json::object();
     for (const auto& [from, to] : report.renamed) renamed[from] = to;
     print_json({{"out", flags.out},
                 {"family", folder.model->family()},
-                {"memory", memory},
+                {"memory", own.value("memory", "none")},
+                {"attention", own.value("attention", "dense")},
+                {"decoder_attention", own.value("decoder_attention", "dense")},
+                {"cross_attention", own.value("cross_attention", "dense")},
+                {"positions", own.value("positions", "absolute")},
                 {"dtype", nn::dtype_name(folder.model->dtype())},
                 {"parameters", nn::parameter_count(*folder.model)},
                 {"initialised", report.initialised},
@@ -106,7 +112,7 @@ int convert(const ConvertFlags& flags) {
   list("given more rows", report.resized);
   if (!report.renamed.empty()) print_line(fmt::format("renamed ({}):", report.renamed.size()));
   for (const auto& [from, to] : report.renamed) print_line(fmt::format("  {} -> {}", printable(from), to));
-  print_line(fmt::format("{}: {}, memory {}, {} parameters in {}", flags.out, folder.model->family(), memory,
+  print_line(fmt::format("{}: {}, {} parameters in {}", flags.out, description(*folder.model),
                          format_count(nn::parameter_count(*folder.model)), nn::dtype_name(folder.model->dtype())));
   return 0;
 }
@@ -114,7 +120,7 @@ int convert(const ConvertFlags& flags) {
 }  // namespace
 
 Command convert_command() {
-  return {"convert", "a stock folder to a model with a memory, and back",
+  return {"convert", "a stock folder to a model with a memory or with other attention, and back",
           "palimpsest convert bart-base --out bart-base-64 --memory membart:64", [](CLI::App& app) {
             auto flags = std::make_shared<ConvertFlags>();
             app.add_option("IN", flags->input, "a Hugging Face folder, or one of MemBART's authors")->required();

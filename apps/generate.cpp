@@ -143,16 +143,17 @@ class Generator {
       segment_ = flags.segment > 0              ? flags.segment
                  : folder_.training.segment > 0 ? folder_.training.segment
                                                 : config.max_position_embeddings;
-      if (segment_ > config.max_position_embeddings)
+      if (segment_ > config.max_position_embeddings && !config.positions.endless())
         throw usage_error(fmt::format("--segment {} is longer than the position table of {}", segment_,
                                       config.max_position_embeddings));
-      limit_ = config.max_position_embeddings;
+      limit_ = config.positions.endless() ? models::kNoEnd : config.max_position_embeddings;
       // What was learnt from segments is asked for a segment; else the reference's own default stands.
       if (options_.max_new_tokens < 0 && options_.max_length < 0 && folder_.training.segment > 0)
         options_.max_new_tokens = std::min(limit_, segment_ + 1);
     } else {
       if (!flags.task.empty()) folder_.training.task(flags.task);  // says that there are none
-      limit_ = dynamic_cast<const models::Gpt2Model&>(*folder_.model).config().n_positions;
+      const auto& config = dynamic_cast<const models::Gpt2Model&>(*folder_.model).config();
+      limit_ = config.positions.endless() ? models::kNoEnd : config.n_positions;
     }
     if (options_.max_new_tokens < 0 && options_.max_length < 0)
       spdlog::info("at most {} new tokens: give --max-new-tokens for more", GenerationOptions::kDefaultNewTokens);

@@ -153,11 +153,17 @@ bool model_section(const fs::path& folder, Report& report) {
     json["memory"] = sizes.memory.text();
     json["memory_parameters"] = bart->memory ? nn::parameter_count(*bart->memory) : 0;
     json["state_bytes"] = memory;
-    json["source_bytes_per_token"] = per_token;
-    json["decode_bytes_per_token"] = per_token;
+    // Other mechanisms keep less, and most of them no more however long the text is.
+    if (bart->cross_attention->dense()) json["source_bytes_per_token"] = per_token;
+    if (bart->decoder_attention->dense()) json["decode_bytes_per_token"] = per_token;
+    json["attention_parameters"] = nn::parameter_count(*bart->encoder_attention) +
+                                   nn::parameter_count(*bart->decoder_attention) +
+                                   nn::parameter_count(*bart->cross_attention);
     json["max_position_embeddings"] = sizes.max_position_embeddings;
   } else if (const auto* gpt2 = dynamic_cast<const models::Gpt2Model*>(model.get())) {
-    json["decode_bytes_per_token"] = 2 * gpt2->config().n_layer * gpt2->config().n_embd * 4;
+    if (gpt2->attention->dense())
+      json["decode_bytes_per_token"] = 2 * gpt2->config().n_layer * gpt2->config().n_embd * 4;
+    json["attention_parameters"] = nn::parameter_count(*gpt2->attention);
     json["max_position_embeddings"] = gpt2->config().n_positions;
   }
   report.heading("model (bytes of a session in float32)");

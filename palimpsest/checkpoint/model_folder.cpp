@@ -89,15 +89,13 @@ Matched match(const models::Model& model, const Tensors& tensors, const std::str
   std::set<std::string> own;
   for (const auto& [name, parameter] : parameters) own.insert(name);
   Tensors given = full_names(table, own, tensors, report);
-  const auto* bart = dynamic_cast<const models::BartModel*>(&model);
   std::vector<std::string> misshapen;
-  std::set<std::string> of_memory;
-  if (bart != nullptr && bart->memory) {
-    for (const auto& entry : bart->memory->named_parameters())
-      of_memory.insert(table.file_name_of("memory." + entry.key()));
-  }
+  const auto is_of_change = [&](const std::string& name) {
+    return (options.memory && NameTable::of_memory(name)) ||
+           (!options.attention.empty() && NameTable::of_mechanism(name));
+  };
   for (const auto& [name, parameter] : parameters) {
-    const bool may_be_new = options.memory && of_memory.count(name) != 0;
+    const bool may_be_new = is_of_change(name);
     const auto found = given.find(name);
     if (found == given.end()) {
       if (std::find(table.optional.begin(), table.optional.end(), name) != table.optional.end()) {
@@ -118,11 +116,7 @@ Matched match(const models::Model& model, const Tensors& tensors, const std::str
                                       nn::shape_text(value.sizes()), nn::shape_text(parameter.sizes())));
     }
   }
-  for (const auto& [name, tensor] : given) {
-    const bool of_dropped_memory =
-        options.memory && (name.find(".mem_") != std::string::npos || name.find(".memory_") != std::string::npos);
-    (of_dropped_memory ? report.dropped : matched.unexpected).push_back(name);
-  }
+  for (const auto& [name, tensor] : given) (is_of_change(name) ? report.dropped : matched.unexpected).push_back(name);
   std::string problem;
   const auto add = [&](const char* what, const std::vector<std::string>& names) {
     if (!names.empty())
@@ -153,7 +147,7 @@ LoadReport fill(models::Model& model, Matched matched, const LoadOptions& option
   if (!report.initialised.empty()) {
     const NameTable& table = name_table(model.family());
     const std::set<std::string> names(report.initialised.begin(), report.initialised.end());
-    dynamic_cast<models::BartModel&>(model).initialize_memory(
+    model.initialize_new(
         [&](const std::string& module_name) { return names.count(table.file_name_of(module_name)) != 0; },
         options.memory_init, options.seed);
   }
@@ -324,6 +318,11 @@ ModelFolder load_model(const std::string& path, const LoadOptions& options) {
     Json& own = folder.config["palimpsest"];
     if (!own.contains("format")) own["format"] = 1;
     own["memory"] = options.memory->text();
+  }
+  for (const auto& [key, text] : options.attention) {
+    Json& own = folder.config["palimpsest"];
+    if (!own.contains("format")) own["format"] = 1;
+    own[key] = text;
   }
   // On the meta device a model costs nothing: what is wrong is refused before the weights are opened, and sizes that do
   // not fit the weights before anything is allocated.

@@ -72,6 +72,9 @@ struct LoadOptions {
   /// Another memory than the folder's: its tensors are initialised, or dropped for "none" (ALGORITHMS 3.2).
   std::optional<memory::MemoryOptions> memory = {};
   models::MemoryInit memory_init = models::MemoryInit::kRandom;
+  /// Other mechanisms and positions than the folder's: values of the `palimpsest` object's keys. What new mechanisms
+  /// learn is initialised, what the old ones had learned dropped.
+  std::map<std::string, std::string> attention = {};
   int64_t vocab_size = 0;  ///< rows that the vocabulary shall have at least
 };
 
@@ -103,7 +106,7 @@ void save_model(const std::string& folder, const models::Model& model, const Tra
                 const text::Tokenizer* tokenizer, const SaveOptions& options = {});
 
 /// Fills a model from tensors under file names, with or without the family's prefix, and says what it did. `source`
-/// stands in the error. Of the options it heeds dtype, device, allow_missing, seed, memory and memory_init.
+/// stands in the error. Of the options it heeds dtype, device, allow_missing, seed, memory, memory_init and attention.
 LoadReport fill_model(models::Model& model, const std::map<std::string, at::Tensor>& tensors, const std::string& source,
                       const LoadOptions& options);
 

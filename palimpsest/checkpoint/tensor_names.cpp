@@ -19,6 +19,9 @@ NameTable bart_table() {
                          {std::regex(R"((encoder|decoder)_words\.weight)"), "model.$1.embed_tokens.weight"},
                          {std::regex(R"((encoder|decoder)_embeddings\.(.*))"), "model.$1.$2"},
                          {std::regex(R"((encoder|decoder)_layers_(\d+)\.(.*))"), "model.$1.layers.$2.$3"},
+                         {std::regex(R"((encoder|decoder|cross)_attention\.layers_(\d+)\.(.*))"),
+                          "model.$1_attention.layers.$2.$3"},
+                         {std::regex(R"((encoder|decoder|cross)_attention\.shared_(.*))"), "model.$1_attention.$2"},
                          {std::regex(R"(memory\.layers_(\d+)\.self_attn\.(.*))"),
                           "model.encoder.layers.$1.self_attn.mem_$2"},
                          {std::regex(R"(memory\.layers_(\d+)\.(.*))"), "model.encoder.layers.$1.mem_$2"},
@@ -34,6 +37,8 @@ NameTable gpt2_table() {
   return {.family = "gpt2",
           .prefix = "transformer.",
           .names = Names{{std::regex(R"(h_(\d+)\.(.*))"), "transformer.h.$1.$2"},
+                         {std::regex(R"(attention\.layers_(\d+)\.(.*))"), "transformer.attention.layers.$1.$2"},
+                         {std::regex(R"(attention\.shared_(.*))"), "transformer.attention.$1"},
                          {std::regex(R"((wte|wpe|ln_f)\.(.*))"), "transformer.$1.$2"}},
           .tied = {"transformer.wte.weight", "lm_head.weight"},
           .ignored = std::regex(R"(transformer\.h\.\d+\.attn\.(masked_)?bias)"),
@@ -47,6 +52,15 @@ std::string NameTable::file_name_of(const std::string& module_name) const {
     if (std::regex_match(module_name, pattern)) return std::regex_replace(module_name, pattern, replacement);
   }
   return module_name;
+}
+
+bool NameTable::of_memory(const std::string& name) {
+  return name.find(".mem_") != std::string::npos || name.find(".memory_") != std::string::npos;
+}
+
+bool NameTable::of_mechanism(const std::string& name) {
+  static const std::regex pattern(R"((model\.|transformer\.|^)((encoder|decoder|cross)_)?attention\..*)");
+  return std::regex_match(name, pattern);
 }
 
 std::string NameTable::full_name_of(const std::string& name) const {

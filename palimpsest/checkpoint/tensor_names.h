@@ -26,6 +26,9 @@ struct NameTable {
 
   /// "memory.layers_0.fc1.weight" -> "model.encoder.layers.0.mem_fc1.weight".
   std::string file_name_of(const std::string& module_name) const;
+  /// Whether a name in a file is of a memory, or of a learned attention mechanism.
+  static bool of_memory(const std::string& name);
+  static bool of_mechanism(const std::string& name);
   /// The full name of what a file calls `name`: with the prefix, where leaving it out is the only difference.
   std::string full_name_of(const std::string& name) const;
 };

@@ -19,6 +19,15 @@ at::Tensor select_rows(const at::Tensor& tensor, const std::vector<int64_t>& row
   return tensor.index_select(0, at::tensor(rows, at::kLong).to(tensor.device()));
 }
 
+/// What a row may grow to: the end of the position table, or of what a mechanism was made for.
+std::optional<int64_t> longest_of(int64_t table, const models::Positions& positions,
+                                  const attention::MechanismStack& stack) {
+  std::optional<int64_t> least;
+  if (!positions.endless()) least = table;
+  if (const int64_t own = stack.longest(); own > 0) least = std::min(least.value_or(own), own);
+  return least;
+}
+
 class BartDecoder : public Decoder {
  public:
   BartDecoder(const models::BartModel& model, models::EncoderOutput encoded, const at::Tensor& start_ids)
@@ -32,7 +41,9 @@ class BartDecoder : public Decoder {
 
   int64_t items() const override { return start_.size(0); }
   int64_t vocab_size() const override { return model_.vocab_size(); }
-  std::optional<int64_t> longest() const override { return model_.config().max_position_embeddings; }
+  std::optional<int64_t> longest() const override {
+    return longest_of(model_.config().max_position_embeddings, model_.config().positions, *model_.decoder_attention);
+  }
   at::Tensor start_ids() const override { return start_; }
   at::Tensor left_padding() const override { return at::zeros({items()}, at::kLong); }
 
@@ -96,7 +107,9 @@ class Gpt2Decoder : public Decoder {
 
   int64_t items() const override { return start_.size(0); }
   int64_t vocab_size() const override { return model_.vocab_size(); }
-  std::optional<int64_t> longest() const override { return model_.config().n_positions; }
+  std::optional<int64_t> longest() const override {
+    return longest_of(model_.config().n_positions, model_.config().positions, *model_.attention);
+  }
   at::Tensor start_ids() const override { return start_; }
   at::Tensor left_padding() const override { return padding_; }
 

@@ -115,12 +115,13 @@ at::Tensor MemoryStream::read(int64_t index, const at::Tensor& tokens, const at:
   return reader.attn_layer_norm ? reader.attn_layer_norm->forward(tokens + taken) : tokens + reader.attn_scale * taken;
 }
 
-Rows MemoryStream::layer(int64_t index, const Block& token_block, const Rows& rows, const at::Tensor& key_mask,
-                         bool visible, const Observer& observe) const {
+Rows MemoryStream::layer(int64_t index, const Block& token_block, const Rows& rows,
+                         const attention::Mechanism& mechanism, const attention::AttentionInput& tokens, bool visible,
+                         const Observer& observe) const {
+  const at::Tensor& key_mask = tokens.key_mask;
   if (memory_writer) {
     const MultiHead& heads = *token_block.self_attn;
-    const attention::Parts parts = {
-        dense_part(heads.query(rows.tokens), heads.key(rows.tokens), heads.value(rows.tokens), {.key_mask = key_mask})};
+    const attention::Parts parts = mechanism.parts(tokens);
     if (observe) observe(fmt::format("attentions.{}", index), attention::attention_weights(parts));
     at::Tensor mixed = token_block.mix(rows.tokens, attend(parts, heads.attend_options()));
     if (visible) mixed = read(index, mixed, rows.slots, observe);
@@ -128,22 +129,21 @@ Rows MemoryStream::layer(int64_t index, const Block& token_block, const Rows& ro
   }
   const Block& slot_block = options_.shared ? token_block : *layers[static_cast<size_t>(index)];
   const MultiHead &of_tokens = *token_block.self_attn, &of_slots = *slot_block.self_attn;
-  const at::Tensor token_key = of_tokens.key(rows.tokens), token_value = of_tokens.value(rows.tokens);  // [B, H, L, D]
-  const at::Tensor slot_key = of_slots.key(rows.slots), slot_value = of_slots.value(rows.slots);        // [B, H, M, D]
+  const at::Tensor slot_key = of_slots.key(rows.slots), slot_value = of_slots.value(rows.slots);  // [B, H, M, D]
 
-  // Slots and tokens lie side by side: appending the keys is cheaper than a merge.
   attention::Parts for_tokens;
-  const at::Tensor token_query = of_tokens.query(rows.tokens);
-  if (visible) {
+  if (visible && mechanism.reads_all()) {
+    // Slots and tokens lie side by side: appending the keys is cheaper than a merge.
     const at::Tensor mask = with_memory({rows.slots}, rows.tokens, key_mask).second;
-    for_tokens = {dense_part(token_query, at::cat({slot_key, token_key}, 2), at::cat({slot_value, token_value}, 2),
+    for_tokens = {dense_part(tokens.query, at::cat({slot_key, tokens.key}, 2), at::cat({slot_value, tokens.value}, 2),
                              {.key_mask = mask})};
   } else {
-    for_tokens = {dense_part(token_query, token_key, token_value, {.key_mask = key_mask})};
+    for_tokens = mechanism.parts(tokens);
+    if (visible) for_tokens.insert(for_tokens.begin(), dense_part(tokens.query, slot_key, slot_value));
   }
   // M + L logits for all slots would be an M x M matrix of mostly hidden entries; tokens merged with itself are 1 + L.
   const at::Tensor slot_query = of_slots.query(rows.slots);
-  const attention::Parts for_slots = {dense_part(slot_query, token_key, token_value, {.key_mask = key_mask}),
+  const attention::Parts for_slots = {dense_part(slot_query, tokens.key, tokens.value, {.key_mask = key_mask}),
                                       self_part(slot_query, slot_key, slot_value)};
   if (observe) {
     observe(fmt::format("attentions.{}", index), attention::attention_weights(for_tokens));

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "palimpsest/attention/mechanism.h"
 #include "palimpsest/attention/multi_head.h"
 
 namespace palimpsest::memory {
@@ -56,11 +57,12 @@ class MemoryStream : public torch::nn::Module {
   /// M^1 = norm(select(r, 0, M_t) + v_b), the norm LN or division by the length: what the layers start from and the old
   /// side of the gate.
   at::Tensor enter(const Memory& memory, const at::Tensor& reset) const;
-  /// One encoder layer. MemBART: token rows attend to [slots; tokens] in one softmax, a slot to the tokens and itself.
-  /// Memformer: token rows attend to tokens, then to the slots, which stay as they are. `layer` holds the token
-  /// stream's weights; key_mask [B, L] bool or undefined. With `visible` false tokens do not see slots.
-  Rows layer(int64_t index, const attention::Block& layer, const Rows& rows, const at::Tensor& key_mask, bool visible,
-             const Observer& observe) const;
+  /// One encoder layer. MemBART: token rows attend to [slots; what `mechanism` shows them] in one softmax, a slot to
+  /// all tokens and itself. Memformer: token rows attend as `mechanism` says, then to the slots, which stay as they
+  /// are. `layer` holds the token stream's weights, `tokens` what they made of rows.tokens. With `visible` false tokens
+  /// do not see slots.
+  Rows layer(int64_t index, const attention::Block& layer, const Rows& rows, const attention::Mechanism& mechanism,
+             const attention::AttentionInput& tokens, bool visible, const Observer& observe) const;
   /// What is carried on. MemBART: M_{t+1} = z M^{L+1} + (1 - z) M^1, z = sigmoid(W2 GELU(W1 M^{L+1} + b1) + b2), one
   /// scalar a slot. Memformer first writes: each slot attends to the last layer's tokens and itself. `last`: after all
   /// layers.

@@ -9,6 +9,7 @@
 namespace palimpsest::models {
 
 using attention::attend;
+using attention::AttentionInput;
 using attention::dense_part;
 using memory::Memory;
 using memory::Rows;
@@ -70,6 +71,11 @@ BartConfig BartConfig::from_json(const Json& json, const std::string& source) {
     config.memory = memory::MemoryOptions::parse(own.text("memory", "none"));
     // Memformer's decoder sees what the encoder made of the tokens, which have read the memory (ALGORITHMS 3.1).
     config.decoder_sees_memory = own.flag("decoder_sees_memory", !config.memory.is_memformer());
+    config.encoder_attention = own.text("attention", "dense");
+    config.decoder_attention = own.text("decoder_attention", "dense");
+    config.cross_attention = own.text("cross_attention", "dense");
+    config.positions = Positions::parse(own.text("positions", "absolute"));
+    config.positions.check(config.max_position_embeddings);
   }
   return config;
 }
@@ -98,8 +104,18 @@ Json BartConfig::to_json() const {
                {"init_std", init_std},
                {"is_encoder_decoder", true},
                {"tie_word_embeddings", tie_word_embeddings}};
+  Json own = Json::object();
   if (memory.kind != "none") {
-    json["palimpsest"] = {{"format", 1}, {"memory", memory.text()}, {"decoder_sees_memory", decoder_sees_memory}};
+    own["memory"] = memory.text();
+    own["decoder_sees_memory"] = decoder_sees_memory;
+  }
+  if (encoder_attention != "dense") own["attention"] = encoder_attention;
+  if (decoder_attention != "dense") own["decoder_attention"] = decoder_attention;
+  if (cross_attention != "dense") own["cross_attention"] = cross_attention;
+  if (positions.endless()) own["positions"] = positions.text();
+  if (!own.empty()) {
+    own["format"] = 1;
+    json["palimpsest"] = own;
   }
   return json;
 }
@@ -117,37 +133,55 @@ DecoderLayer::DecoderLayer(const attention::LayerShape& shape, const at::TensorO
   final_layer_norm = norm("final_layer_norm");
 }
 
+attention::Source DecoderLayer::source(const EncoderOutput& encoded, const attention::Mechanism& mechanism,
+                                       attention::LayerCarry& carry, DecoderState* state,
+                                       const std::string& name) const {
+  if (state != nullptr && state->source.contains(name + ".key")) {
+    const bool own_mask = state->source.contains(name + ".mask");
+    return {state->source.get(name + ".key"), state->source.get(name + ".value"),
+            own_mask ? state->source.get(name + ".mask") : encoded.context_mask};
+  }
+  attention::Source made = mechanism.source({.query = {},
+                                             .key = encoder_attn->key(encoded.context),
+                                             .value = encoder_attn->value(encoded.context),
+                                             .tokens = encoded.context,
+                                             .key_mask = encoded.context_mask,
+                                             .global_mask = encoded.context_global,
+                                             .training = is_training(),
+                                             .carry = &carry});
+  if (state == nullptr) return made;
+  state->source.set(name + ".key", made.key);
+  state->source.set(name + ".value", made.value);
+  if (made.key_mask.defined() && !made.key_mask.is_same(encoded.context_mask)) {
+    state->source.set(name + ".mask", made.key_mask);
+  } else if (!made.key_mask.defined() && encoded.context_mask.defined()) {
+    state->source.set(name + ".mask", encoded.context_mask.new_ones({made.key.size(0), made.key.size(2)}));
+  }
+  return made;
+}
+
 at::Tensor DecoderLayer::forward(const at::Tensor& rows, const at::Tensor& mask, const EncoderOutput& encoded,
-                                 DecoderState* state, const std::string& name) const {
+                                 const attention::Mechanism& own_mechanism, const attention::Mechanism& cross_mechanism,
+                                 attention::LayerCarry& carry, DecoderState* state, const std::string& name) const {
   const bool training = is_training();
   const auto drop = [&](const at::Tensor& x) { return nn::dropout(x, shape_.dropout, training); };
 
-  at::Tensor key = self_attn->key(rows), value = self_attn->value(rows);  // [R, H, T, D]
-  if (state != nullptr) {
-    key = state->rows.append(name + ".key", key, 2);
-    value = state->rows.append(name + ".value", value, 2);
-  }
+  const AttentionInput input{.query = self_attn->query(rows),
+                             .key = self_attn->key(rows),
+                             .value = self_attn->value(rows),
+                             .tokens = rows,
+                             .key_mask = mask,
+                             .training = training};
   const at::Tensor looked_back =
-      attend({dense_part(self_attn->query(rows), key, value, {.key_mask = mask, .causal = true})},
+      attend(state == nullptr ? own_mechanism.parts(input) : own_mechanism.step(input, state->rows, name),
              self_attn->attend_options());
   const at::Tensor own = self_attn_layer_norm->forward(rows + drop(self_attn->output(looked_back)));
 
-  at::Tensor context_key, context_value;  // [B, H, M + L, D]
-  if (state != nullptr && state->source.contains(name + ".key")) {
-    context_key = state->source.get(name + ".key");
-    context_value = state->source.get(name + ".value");
-  } else {
-    context_key = encoder_attn->key(encoded.context);
-    context_value = encoder_attn->value(encoded.context);
-    if (state != nullptr) {
-      state->source.set(name + ".key", context_key);
-      state->source.set(name + ".value", context_value);
-    }
-  }
+  const attention::Source context = source(encoded, cross_mechanism, carry, state, name);
   // Reading a source knows no order: all rows of a source are one run of queries, and its keys are never repeated.
-  const at::Tensor asking = own.reshape({context_key.size(0), -1, own.size(2)});  // [B, R/B*T, E]
+  const at::Tensor asking = own.reshape({context.key.size(0), -1, own.size(2)});  // [B, R/B*T, E]
   const at::Tensor read =
-      attend({dense_part(encoder_attn->query(asking), context_key, context_value, {.key_mask = encoded.context_mask})},
+      attend({dense_part(encoder_attn->query(asking), context.key, context.value, {.key_mask = context.key_mask})},
              encoder_attn->attend_options());
   const at::Tensor informed =
       encoder_attn_layer_norm->forward(own + drop(encoder_attn->output(read).view(own.sizes())));
@@ -156,7 +190,9 @@ at::Tensor DecoderLayer::forward(const at::Tensor& rows, const at::Tensor& mask,
 }
 
 Embeddings::Embeddings(const BartConfig& config, const at::TensorOptions& options)
-    : scale_(config.scale_embedding ? std::sqrt(static_cast<double>(config.d_model)) : 1.0), dropout_(config.dropout) {
+    : scale_(config.scale_embedding ? std::sqrt(static_cast<double>(config.d_model)) : 1.0),
+      dropout_(config.dropout),
+      positions_(config.positions) {
   embed_positions = register_module(
       "embed_positions",
       std::make_shared<nn::Embedding>(config.max_position_embeddings + kPositionOffset, config.d_model, options));
@@ -167,14 +203,22 @@ Embeddings::Embeddings(const BartConfig& config, const at::TensorOptions& option
 at::Tensor Embeddings::forward(const nn::Embedding& words, const at::Tensor& ids, int64_t first,
                                const char* side) const {
   const int64_t last = first + ids.size(1), limit = embed_positions->weight.size(0) - kPositionOffset;
-  if (last > limit) {
-    throw usage_error(fmt::format("{} tokens in the {}, but its position table ends at {}", last, side, limit), "",
-                      "use shorter segments or ask for fewer tokens; a table of another length needs another model");
+  if (last > limit && !positions_.endless()) {
+    throw usage_error(
+        fmt::format("{} tokens in the {}, but its position table ends at {}", last, side, limit), "",
+        fmt::format("use shorter segments or ask for fewer tokens; `convert --positions segment:{}` makes "
+                    "a model that goes on past it",
+                    limit));
   }
   at::Tensor word = words.forward(ids);
   if (scale_ != 1.0) word = word * scale_;
-  const at::Tensor position = embed_positions->weight.narrow(0, first + kPositionOffset, ids.size(1));  // [L, E]
-  return nn::dropout(layernorm_embedding->forward(word + position), dropout_, is_training());
+  if (positions_.kind == Positions::kAbsolute) {
+    word = word + embed_positions->weight.narrow(0, first + kPositionOffset, ids.size(1));  // [L, E]
+  } else if (positions_.kind == Positions::kSegment) {
+    const at::Tensor row = positions_.rows_of(at::arange(first, last, ids.options())) + kPositionOffset;
+    word = word + embed_positions->forward(row);
+  }
+  return nn::dropout(layernorm_embedding->forward(word), dropout_, is_training());
 }
 
 BartModel::BartModel(const BartConfig& config, const at::TensorOptions& options) : config_(config) {
@@ -197,6 +241,16 @@ BartModel::BartModel(const BartConfig& config, const at::TensorOptions& options)
     memory = register_module("memory", std::make_shared<memory::MemoryStream>(config.memory, config.encoder_layers,
                                                                               config.encoder_shape(), options));
   }
+  const auto stack = [&](const char* name, const std::string& text, attention::Use use, int64_t count, int64_t heads) {
+    return register_module(
+        name, std::make_shared<attention::MechanismStack>(text, use, count, config.d_model, heads, options));
+  };
+  encoder_attention = stack("encoder_attention", config.encoder_attention, attention::Use::kEncoder,
+                            config.encoder_layers, config.encoder_attention_heads);
+  decoder_attention = stack("decoder_attention", config.decoder_attention, attention::Use::kCausal,
+                            config.decoder_layers, config.decoder_attention_heads);
+  cross_attention = stack("cross_attention", config.cross_attention, attention::Use::kCross, config.decoder_layers,
+                          config.decoder_attention_heads);
   for (int64_t i = 0; i < config.decoder_layers; ++i) {
     decoder_layers.push_back(register_module("decoder_layers_" + std::to_string(i),
                                              std::make_shared<DecoderLayer>(config.decoder_shape(), options)));
@@ -231,14 +285,24 @@ EncoderOutput BartModel::encode(const EncodeInput& input) const {
     if (memory) input.observe(fmt::format("slots.{}", n), rows.slots);
   };
   observe_rows(0);
+  attention::LayerCarry carry;
   for (size_t i = 0; i < encoder_layers.size(); ++i) {
     const attention::Block& layer = *encoder_layers[i];
+    const attention::Mechanism& mechanism = (*encoder_attention)[i];
+    const auto& heads = *layer.self_attn;
+    const AttentionInput attention_input{.query = heads.query(rows.tokens),
+                                         .key = heads.key(rows.tokens),
+                                         .value = heads.value(rows.tokens),
+                                         .tokens = rows.tokens,
+                                         .key_mask = input.mask,
+                                         .global_mask = input.global_mask,
+                                         .training = is_training(),
+                                         .carry = &carry};
     if (memory) {
-      rows = memory->layer(static_cast<int64_t>(i), layer, rows, input.mask, input.use_memory, input.observe);
+      rows = memory->layer(static_cast<int64_t>(i), layer, rows, mechanism, attention_input, input.use_memory,
+                           input.observe);
     } else {
-      const auto& heads = *layer.self_attn;
-      const attention::Parts parts = {dense_part(heads.query(rows.tokens), heads.key(rows.tokens),
-                                                 heads.value(rows.tokens), {.key_mask = input.mask})};
+      const attention::Parts parts = mechanism.parts(attention_input);
       if (input.observe) input.observe(fmt::format("attentions.{}", i), attention::attention_weights(parts));
       rows.tokens = layer.finish(rows.tokens, attend(parts, heads.attend_options()));
     }
@@ -250,6 +314,10 @@ EncoderOutput BartModel::encode(const EncodeInput& input) const {
   const bool decoder_reads_memory = memory && input.use_memory && config_.decoder_sees_memory;
   std::tie(output.context, output.context_mask) =
       with_memory(decoder_reads_memory ? output.memory : Memory{}, output.hidden, input.mask);
+  if (input.global_mask.defined()) {
+    output.context_global =
+        with_memory(decoder_reads_memory ? output.memory : Memory{}, output.hidden, input.global_mask).second;
+  }
   return output;
 }
 
@@ -259,11 +327,33 @@ at::Tensor BartModel::decode(const at::Tensor& ids, const at::Tensor& mask, cons
   const int64_t sources = encoded.context.size(0);
   if (ids.size(0) % std::max<int64_t>(1, sources) != 0)
     throw internal_error(fmt::format("{} decoder rows do not divide among {} sources", ids.size(0), sources));
-  const int64_t first = state != nullptr ? state->length() : 0;
+  if (state == nullptr) return read(ids, mask, encoded, 0, nullptr, observe);
+  if (const std::string why = decoder_attention->no_stream(); !why.empty()) {
+    throw usage_error("this decoder cannot write token by token: " + why,
+                      "--decoder-attention " + decoder_attention->text());
+  }
+  const int64_t first = state->columns, count = ids.size(1);
+  state->columns += count;
+  // Slices change no number of a dense model, and save nothing there.
+  constexpr int64_t kSlice = 512;
+  if (count <= kSlice || decoder_attention->dense()) return read(ids, mask, encoded, first, state, observe);
+  std::vector<at::Tensor> slices;
+  for (int64_t begin = 0; begin < count; begin += kSlice) {
+    const int64_t size = std::min(kSlice, count - begin);
+    const auto cut = [&](const at::Tensor& x) { return x.defined() ? x.narrow(1, begin, size) : x; };
+    slices.push_back(read(cut(ids), cut(mask), encoded, first + begin, state, observe));
+  }
+  return at::cat(slices, 1);
+}
+
+at::Tensor BartModel::read(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded, int64_t first,
+                           DecoderState* state, const memory::Observer& observe) const {
   at::Tensor rows = decoder_embeddings->forward(*decoder_words, ids, first, "decoder");
+  attention::LayerCarry carry;
   for (size_t i = 0; i < decoder_layers.size(); ++i) {
     if (observe) observe(fmt::format("decoder_hidden_states.{}", i), rows);
-    rows = decoder_layers[i]->forward(rows, mask, encoded, state, "layer." + std::to_string(i));
+    rows = decoder_layers[i]->forward(rows, mask, encoded, (*decoder_attention)[i], (*cross_attention)[i], carry, state,
+                                      "layer." + std::to_string(i));
   }
   if (observe) observe(fmt::format("decoder_hidden_states.{}", decoder_layers.size()), rows);
   return rows;

@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "palimpsest/attention/mechanism_stack.h"
 #include "palimpsest/attention/state.h"
 #include "palimpsest/core/json.h"
 #include "palimpsest/memory/memory_stream.h"
 #include "palimpsest/models/model.h"
+#include "palimpsest/models/positions.h"
 
 namespace palimpsest::models {
 
@@ -31,6 +33,9 @@ struct BartConfig {
   double init_std = 0.02;
   memory::MemoryOptions memory;
   bool decoder_sees_memory = true;  ///< the decoder attends to [memory; tokens], else to the tokens alone
+  /// The mechanism of each layer: of the encoder's tokens, of the decoder's, and of the decoder's look at its source.
+  std::string encoder_attention = "dense", decoder_attention = "dense", cross_attention = "dense";
+  Positions positions;
 
   attention::LayerShape encoder_shape() const;
   attention::LayerShape decoder_shape() const;
@@ -45,9 +50,9 @@ struct BartConfig {
 
 /// What decoding keeps between steps.
 struct DecoderState {
-  attention::State rows;    ///< per row: keys and values of the tokens so far, "layer.N.key" and "layer.N.value"
-  attention::State source;  ///< per item: keys and values of the context, computed once a source
-  int64_t length() const { return rows.length("layer.0.key"); }  ///< tokens read so far
+  attention::State rows;    ///< per row: what each mechanism keeps of the tokens so far, under "layer.N"
+  attention::State source;  ///< per item: what is read of the context, "layer.N.key" and "layer.N.value", made once
+  int64_t columns = 0;      ///< tokens read so far
   int64_t bytes() const { return rows.bytes() + source.bytes(); }
 };
 
@@ -60,10 +65,14 @@ class DecoderLayer : public torch::nn::Module {
   std::shared_ptr<nn::Linear> fc1, fc2;
 
   /// rows [R, T, E], R a multiple of the B sources: rows of one source lie together. `state` may be null.
-  at::Tensor forward(const at::Tensor& rows, const at::Tensor& mask, const EncoderOutput& encoded, DecoderState* state,
-                     const std::string& name) const;
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& mask, const EncoderOutput& encoded,
+                     const attention::Mechanism& own_mechanism, const attention::Mechanism& cross_mechanism,
+                     attention::LayerCarry& carry, DecoderState* state, const std::string& name) const;
 
  private:
+  attention::Source source(const EncoderOutput& encoded, const attention::Mechanism& mechanism,
+                           attention::LayerCarry& carry, DecoderState* state, const std::string& name) const;
+
   attention::LayerShape shape_;
 };
 
@@ -78,11 +87,8 @@ class Embeddings : public torch::nn::Module {
 
  private:
   double scale_, dropout_;
+  Positions positions_;
 };
-
-/// How a memory that is put beside a model without one starts (ALGORITHMS 3.2): slot weights N(0, 0.01) (0.001 from a
-/// width of 1024 on), or copies of the layer's own; the gate and v_b N(0, the same) in both.
-enum class MemoryInit { kRandom, kCopy };
 
 class BartModel : public Model {
  public:
@@ -97,7 +103,9 @@ class BartModel : public Model {
   bool decoder_only() const override { return false; }
   FamilyIds ids() const override;
   int64_t positions() const override { return config_.max_position_embeddings; }
-  int64_t room_for_target(int64_t /*read*/) const override { return positions() - 1; }
+  int64_t room_for_target(int64_t /*read*/) const override {
+    return config_.positions.endless() ? kNoEnd : positions() - 1;
+  }
   const at::Tensor& words() const override { return shared->weight; }
   std::vector<at::Tensor> embedding_tables() const override;
   OutputTable output_table() const override { return {lm_head->weight, final_logits_bias.view({-1})}; }
@@ -121,9 +129,7 @@ class BartModel : public Model {
   memory::Memory fresh_memory(int64_t batch) const override;
 
   void initialize(const Init& init) override;
-  /// The memory's parameters whose module names `chosen` takes. The layers' own weights must be there.
-  void initialize_memory(const std::function<bool(const std::string& module_name)>& chosen, MemoryInit init,
-                         uint64_t seed);
+  void initialize_new(const Chosen& chosen, MemoryInit init, uint64_t seed) override;
 
   std::shared_ptr<nn::Embedding> shared;
   /// The same table as `shared` where embeddings are tied.
@@ -133,9 +139,14 @@ class BartModel : public Model {
   std::vector<std::shared_ptr<attention::Block>> encoder_layers;
   std::vector<std::shared_ptr<DecoderLayer>> decoder_layers;
   std::shared_ptr<memory::MemoryStream> memory;  ///< null without a memory
-  at::Tensor final_logits_bias;                  ///< [1, V], a buffer (BART's own; not trained)
+  std::shared_ptr<attention::MechanismStack> encoder_attention, decoder_attention, cross_attention;
+  at::Tensor final_logits_bias;  ///< [1, V], a buffer (BART's own; not trained)
 
  private:
+  at::Tensor read(const at::Tensor& ids, const at::Tensor& mask, const EncoderOutput& encoded, int64_t first,
+                  DecoderState* state, const memory::Observer& observe) const;
+  void initialize_memory(const Chosen& chosen, MemoryInit init, uint64_t seed);
+
   BartConfig config_;
   kernels::Int8Weight output_int8_;
 };

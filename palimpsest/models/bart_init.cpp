@@ -18,6 +18,11 @@ bool ends_with(const std::string& text, const std::string& tail) {
   return text.size() >= tail.size() && text.compare(text.size() - tail.size(), tail.size(), tail) == 0;
 }
 
+bool of_mechanism(const std::string& name) {
+  return name.starts_with("encoder_attention.") || name.starts_with("decoder_attention.") ||
+         name.starts_with("cross_attention.");
+}
+
 void make_orthogonal(const at::Tensor& weight, uint64_t seed, const std::string& name) {
   at::Tensor values = at::empty(weight.sizes(), at::kDouble);
   nn::fill_normal(values, 1.0, seed, name);
@@ -39,6 +44,7 @@ void BartModel::initialize(const Init& init) {
   for (const auto& entry : named_parameters()) {
     const std::string& name = entry.key();
     const at::Tensor& value = entry.value();
+    if (of_mechanism(name)) continue;
     if (ends_with(name, "memory_bias")) {
       nn::fill_normal(value, init.style == Init::kNormal ? init.slot_std : 1.0, init.seed, name);
     } else if (ends_with(name, ".bias") || ends_with(name, "attn_scale")) {
@@ -55,6 +61,9 @@ void BartModel::initialize(const Init& init) {
       if (structured && ends_with(name, "fc2.weight")) value.mul_(kFeedForwardShare);
     }
   }
+  encoder_attention->initialize(init.seed, "encoder_attention");
+  decoder_attention->initialize(init.seed, "decoder_attention");
+  cross_attention->initialize(init.seed, "cross_attention");
   if (!structured || shared->weight.is_meta()) return;
 
   at::Tensor positions = at::empty({config_.max_position_embeddings, config_.d_model}, at::kDouble);
@@ -86,8 +95,17 @@ void BartModel::initialize(const Init& init) {
   }
 }
 
-void BartModel::initialize_memory(const std::function<bool(const std::string& module_name)>& chosen, MemoryInit init,
-                                  uint64_t seed) {
+void BartModel::initialize_new(const Chosen& chosen, MemoryInit init, uint64_t seed) {
+  initialize_memory(chosen, init, seed);
+  for (const auto& [stack, name] :
+       {std::pair(encoder_attention, "encoder_attention"), std::pair(decoder_attention, "decoder_attention"),
+        std::pair(cross_attention, "cross_attention")}) {
+    const std::string prefix = std::string(name) + ".";
+    stack->initialize([&](const std::string& own) { return chosen(prefix + own); }, seed, name);
+  }
+}
+
+void BartModel::initialize_memory(const Chosen& chosen, MemoryInit init, uint64_t seed) {
   if (!memory) return;
   const at::NoGradGuard no_grad;
   const double std = config_.d_model >= 1024 ? 0.001 : 0.01;

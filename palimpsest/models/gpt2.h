@@ -5,11 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "palimpsest/attention/multi_head.h"
+#include "palimpsest/attention/mechanism_stack.h"
 #include "palimpsest/attention/state.h"
 #include "palimpsest/core/json.h"
 #include "palimpsest/memory/memory_stream.h"
 #include "palimpsest/models/model.h"
+#include "palimpsest/models/positions.h"
 
 namespace palimpsest::models {
 
@@ -25,7 +26,9 @@ struct Gpt2Config {
   bool scale_attn_weights = true, scale_attn_by_inverse_layer_idx = false;
   bool tie_word_embeddings = true;
   int64_t bos_token_id = 50256, eos_token_id = 50256;
-  int64_t pad_token_id = -1;  ///< -1: none
+  int64_t pad_token_id = -1;        ///< -1: none
+  std::string attention = "dense";  ///< the mechanism of each layer
+  Positions positions;
 
   int64_t inner() const { return n_inner > 0 ? n_inner : 4 * n_embd; }
   /// An input error names a missing size, and whatever would change the numbers and is not supported.
@@ -33,10 +36,10 @@ struct Gpt2Config {
   Json to_json() const;
 };
 
-/// What decoding keeps between steps, per row: "layer.N.key" and "layer.N.value".
+/// What decoding keeps between steps, per row: what each mechanism keeps under "layer.N".
 struct CausalState {
   attention::State rows;
-  int64_t length() const { return rows.length("layer.0.key"); }  ///< columns read so far, padding included
+  int64_t columns = 0;  ///< read so far, padding included
   int64_t bytes() const { return rows.bytes(); }
 };
 
@@ -56,9 +59,9 @@ class Gpt2Layer : public torch::nn::Module {
   std::shared_ptr<Attention> attn;
   std::shared_ptr<FeedForward> mlp;
 
-  /// rows [B, T, E]; mask [B, S] bool over all columns so far, or undefined; `state` may be null.
-  at::Tensor forward(const at::Tensor& rows, const at::Tensor& mask, CausalState* state,
-                     const memory::Observer& observe) const;
+  /// rows [B, T, E]; mask [B, T] bool or undefined; `state` may be null.
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& mask, const attention::Mechanism& mechanism,
+                     attention::State* state, const memory::Observer& observe) const;
 
  private:
   int64_t index_, heads_;
@@ -79,7 +82,9 @@ class Gpt2Model : public Model {
   /// A row is written from where the text before it ended, so the start token is eos.
   FamilyIds ids() const override;
   int64_t positions() const override { return config_.n_positions; }
-  int64_t room_for_target(int64_t read) const override { return positions() - read - 1; }
+  int64_t room_for_target(int64_t read) const override {
+    return config_.positions.endless() ? kNoEnd : positions() - read - 1;
+  }
   const at::Tensor& words() const override { return wte->weight; }
   std::vector<at::Tensor> embedding_tables() const override { return {wte->weight, wpe->weight}; }
   OutputTable output_table() const override { return {lm_head->weight, {}}; }
@@ -93,7 +98,8 @@ class Gpt2Model : public Model {
 
   /// Hidden rows after the last norm, [B, T, E]. ids [B, T]; mask [B, S] bool (true = real) over the S = state length +
   /// T columns so far, or undefined where nothing is padded. A token's position is the number of real tokens before
-  /// it, so that a row padded on the left equals the row alone (FR-36). With a state, ids are the next tokens.
+  /// it, so that a row padded on the left equals the row alone (FR-36). With a state, ids are the next tokens; many at
+  /// once are read in slices, so that what a bounded mechanism needs stays bounded.
   /// `observe` receives "hidden_states.N" and "attentions.N".
   at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask, CausalState* state = nullptr,
                      const memory::Observer& observe = {}) const;
@@ -102,13 +108,18 @@ class Gpt2Model : public Model {
   void quantize() override;
 
   void initialize(const Init& init) override;
+  void initialize_new(const Chosen& chosen, MemoryInit init, uint64_t seed) override;
 
   std::shared_ptr<nn::Embedding> wte, wpe;
   std::shared_ptr<nn::Embedding> lm_head;  ///< wte where embeddings are tied
   std::vector<std::shared_ptr<Gpt2Layer>> layers;
+  std::shared_ptr<attention::MechanismStack> attention;
   std::shared_ptr<nn::LayerNorm> ln_f;
 
  private:
+  at::Tensor read(const at::Tensor& ids, const at::Tensor& position, const at::Tensor& mask, attention::State* state,
+                  const memory::Observer& observe) const;
+
   Gpt2Config config_;
   memory::MemoryOptions no_memory_;
   kernels::Int8Weight output_int8_;

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,22 +32,31 @@ struct Init {
   uint64_t seed = 0;
 };
 
+/// How a memory that is put beside a model without one starts (ALGORITHMS 3.2): slot weights N(0, 0.01) (0.001 from a
+/// width of 1024 on), or copies of the layer's own; the gate and v_b N(0, the same) in both.
+enum class MemoryInit { kRandom, kCopy };
+
+/// Whether the parameter of this module name is meant.
+using Chosen = std::function<bool(const std::string& module_name)>;
+
 /// What a model reads before it writes.
 struct EncodeInput {
-  at::Tensor ids;              ///< [B, L] int64
-  at::Tensor mask = {};        ///< [B, L] bool, true = real; undefined where nothing is padded (the fast path)
-  memory::Memory memory = {};  ///< of the segment before; undefined = fresh
-  at::Tensor reset = {};       ///< [B] bool: forget `memory` first; undefined = keep all
-  bool use_memory = true;      ///< false: tokens and decoder do not see the memory, which is still written
+  at::Tensor ids;               ///< [B, L] int64
+  at::Tensor mask = {};         ///< [B, L] bool, true = real; undefined where nothing is padded (the fast path)
+  memory::Memory memory = {};   ///< of the segment before; undefined = fresh
+  at::Tensor reset = {};        ///< [B] bool: forget `memory` first; undefined = keep all
+  at::Tensor global_mask = {};  ///< [B, L] bool: the tokens that `global:mask` opens to all; undefined = none
+  bool use_memory = true;       ///< false: tokens and decoder do not see the memory, which is still written
   memory::Observer observe = {};
 };
 
 /// What it writes from.
 struct EncoderOutput {
-  at::Tensor hidden;        ///< [B, L, E]
-  memory::Memory memory;    ///< to carry to the next segment
-  at::Tensor context;       ///< [B, M + L, E]: what the decoder attends to
-  at::Tensor context_mask;  ///< [B, M + L] bool or undefined
+  at::Tensor hidden;          ///< [B, L, E]
+  memory::Memory memory;      ///< to carry to the next segment
+  at::Tensor context;         ///< [B, M + L, E]: what the decoder attends to
+  at::Tensor context_mask;    ///< [B, M + L] bool or undefined
+  at::Tensor context_global;  ///< [B, M + L] bool or undefined: what `global:mask` opens; the memory always
   /// Of a decoder alone, instead of all of these: the ids that it goes on from, [B, L], padded on the left, and their
   /// mask [B, L] bool or undefined.
   at::Tensor prompt, prompt_mask;
@@ -74,6 +84,8 @@ class Model : public torch::nn::Module {
   /// The whole config.json, with the `palimpsest` object where there is anything to say.
   virtual Json config_json() const = 0;
   virtual void initialize(const Init& init) = 0;
+  /// Fills the parameters of memory and attention mechanisms that `chosen` takes; all others must be there.
+  virtual void initialize_new(const Chosen& chosen, MemoryInit init, uint64_t seed) = 0;
   /// From now on the weights that decoding reads at every step are held in 8 bits, one scale a row: of an
   /// encoder-decoder all of the decoder but the keys and values of the source, and the output embedding. For inference
   /// in float32 on the CPU; cannot be undone.

@@ -214,10 +214,13 @@ Json RecallReport::to_json() const {
 
 models::EncoderOutput select_rows(const models::EncoderOutput& encoded, const at::Tensor& keep) {
   const auto rows = [&](const at::Tensor& all) { return all.defined() ? all.index_select(0, keep) : all; };
-  return {.context = rows(encoded.context),
-          .context_mask = rows(encoded.context_mask),
-          .prompt = rows(encoded.prompt),
-          .prompt_mask = rows(encoded.prompt_mask)};
+  models::EncoderOutput chosen;
+  chosen.context = rows(encoded.context);
+  chosen.context_mask = rows(encoded.context_mask);
+  chosen.context_global = rows(encoded.context_global);
+  chosen.prompt = rows(encoded.prompt);
+  chosen.prompt_mask = rows(encoded.prompt_mask);
+  return chosen;
 }
 
 RecallReport evaluate_recall(const models::Model& model, const EvalData& data, const BatchMaker& maker,

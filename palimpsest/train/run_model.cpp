@@ -16,7 +16,7 @@ namespace {
 
 const std::set<std::string> kInputs = {
     "input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask",
-    "labels",    "memory",         "reset",          "step_weights"};
+    "labels",    "memory",         "reset",          "step_weights",      "global_attention_mask"};
 
 /// The inputs, checked and with a step axis.
 class Steps {
@@ -31,7 +31,8 @@ class Steps {
     }
     if (inputs.count("input_ids") == 0) throw input_error("the inputs lack \"input_ids\"");
     const bool decoder_only = dynamic_cast<const models::BartModel*>(&model) == nullptr;
-    for (const char* name : {"reset", "memory", "decoder_input_ids", "decoder_attention_mask"}) {
+    for (const char* name :
+         {"reset", "memory", "decoder_input_ids", "decoder_attention_mask", "global_attention_mask"}) {
       if (decoder_only && inputs.count(name) != 0)
         throw input_error(fmt::format("a {} model has no \"{}\"", model.family(), name), name, "leave it out");
     }
@@ -151,6 +152,7 @@ void run_encoder_decoder(const models::BartModel& model, memory::Memory memory, 
     models::EncodeInput input;
     input.ids = steps.integers("input_ids", t);
     input.mask = steps.mask("attention_mask", t);
+    input.global_mask = steps.mask("global_attention_mask", t);
     input.memory = memory;
     input.reset = steps.reset(t);
     input.observe = run.observer(input.mask);

@@ -16,7 +16,8 @@ using TensorMap = std::map<std::string, at::Tensor>;
 /// either):
 ///   input_ids [T, B, L]; attention_mask [T, B, L] (1 = real); labels [T, B, S] (-100 = none); step_weights [T] (1 each
 ///   where absent); of an encoder-decoder also reset [T, B]; memory [B, M, E] (before the first step; fresh where
-///   absent); decoder_input_ids, decoder_attention_mask [T, B, S] (made of the labels where absent). A decoder's labels
+///   absent); global_attention_mask [T, B, L] (1 = what the mechanism global:mask opens to all); decoder_input_ids,
+///   decoder_attention_mask [T, B, S] (made of the labels where absent). A decoder's labels
 ///   are those of its input_ids: column j is what column j - 1 foretells (as in the reference).
 /// Outputs: hidden [T, B, L, E], logits [T, B, S, V] (of a decoder [T, B, L, V]), step_losses [T] (mean over the step's
 /// targets), memory [T, B, M, E] (after each step), and of `also`: hidden_states.N, decoder_hidden_states.N, slots.N,

@@ -414,6 +414,12 @@ std::shared_ptr<models::Model> Trainer::new_bart() const {
   config.memory = memory::MemoryOptions::parse(sizes.memory.empty() ? "membart:16" : sizes.memory);
   config.decoder_sees_memory =
       sizes.decoder_sees_memory == "auto" ? !config.memory.is_memformer() : sizes.decoder_sees_memory == "yes";
+  const auto or_dense = [](const std::string& text) { return text.empty() ? "dense" : text; };
+  config.encoder_attention = or_dense(sizes.texts.attention);
+  config.decoder_attention = or_dense(sizes.texts.decoder_attention);
+  config.cross_attention = or_dense(sizes.texts.cross_attention);
+  config.positions = models::Positions::parse(sizes.texts.positions);
+  config.positions.check(config.max_position_embeddings);
   return std::make_shared<models::BartModel>(config);
 }
 
@@ -435,6 +441,9 @@ std::shared_ptr<models::Model> Trainer::new_gpt2() const {
   config.bos_token_id = tokenizer_->id_of("<s>").value_or(0);
   config.pad_token_id = tokenizer_->id_of("<pad>").value_or(1);
   config.eos_token_id = tokenizer_->id_of("</s>").value_or(2);
+  if (!sizes.texts.attention.empty()) config.attention = sizes.texts.attention;
+  config.positions = models::Positions::parse(sizes.texts.positions);
+  config.positions.check(config.n_positions);
   return std::make_shared<models::Gpt2Model>(config);
 }
 
@@ -447,6 +456,7 @@ void Trainer::prepare_model() {
                                  .memory_init = checkpoint::memory_init_named(sizes.memory_init),
                                  .vocab_size = tokenizer_->vocab_size()};
     if (!sizes.memory.empty()) load.memory = memory::MemoryOptions::parse(sizes.memory);
+    load.attention = sizes.texts.given();
     auto folder = checkpoint::load_model(sizes.model, load);
     model_ = folder.model;
     if (communicator_->leads()) {

@@ -11,6 +11,7 @@
 #include "palimpsest/data/aligned_steps.h"
 #include "palimpsest/data/corpus.h"
 #include "palimpsest/data/dialogue_steps.h"
+#include "palimpsest/models/attention_texts.h"
 #include "palimpsest/train/evaluate.h"
 #include "palimpsest/train/optimizer.h"
 #include "palimpsest/train/parallel.h"
@@ -22,6 +23,7 @@ struct ModelOptions {
   std::string model;  // a folder to start from
   std::string family = "bart";
   std::string memory, memory_init = "random";
+  models::AttentionTexts texts;
   int64_t d_model = 128, heads = 4, ffn_dim = 256, encoder_layers = 2, decoder_layers = 2;
   int64_t max_position_embeddings = 0;
   double dropout = 0;
@@ -36,6 +38,7 @@ struct ModelOptions {
           "from scratch");
     field("memory_init", o.memory_init,
           "how a memory starts that the model folder lacks: random | copy (of the layer's own weights)");
+    models::AttentionTexts::fields(o.texts, field);
     field("d_model", o.d_model, "width");
     field("heads", o.heads, "attention heads");
     field("ffn_dim", o.ffn_dim, "inner width of the feed-forward");

@@ -285,7 +285,7 @@ TEST(Bart, DecodingStepByStepEqualsTheWholeSequence) {  // FR-86
     }
     expect_close(at::cat(parts, 1), whole, 1e-12, "rows");
     EXPECT_GT(state.bytes(), 0);
-    EXPECT_EQ(state.length(), 9);
+    EXPECT_EQ(state.columns, 9);
     EXPECT_EQ(state.rows.select({1}).get("layer.0.key").size(0), 1);
   }
 }

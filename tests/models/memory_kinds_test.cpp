@@ -125,7 +125,7 @@ TEST(Memformer, WithReZeroStartsAsTheStockModel) {  // M17
 }
 
 TEST_P(MemoryKinds, CanStartFromTheLayersOwnWeights) {
-  model_->initialize_memory([](const std::string&) { return true; }, MemoryInit::kCopy, 3);
+  model_->initialize_new([](const std::string&) { return true; }, MemoryInit::kCopy, 3);
   const auto expect_copied = [](const torch::nn::Module& copy, const torch::nn::Module& original) {
     const auto copied = copy.named_parameters(), given = original.named_parameters();
     ASSERT_EQ(copied.size(), given.size());
