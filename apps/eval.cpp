@@ -8,6 +8,7 @@
 #include "palimpsest/core/log.h"
 #include "palimpsest/data/aligned_steps.h"
 #include "palimpsest/data/dialogue_steps.h"
+#include "palimpsest/models/gpt2.h"
 #include "palimpsest/train/evaluate.h"
 #include "palimpsest/train/groups.h"
 
@@ -25,7 +26,7 @@ struct EvalFlags {
   std::string answers = "B";
   int64_t replies = 0;
   std::vector<std::string> task = {}, compare = {};
-  std::string carry = "keep", cache_dir;
+  std::string carry, cache_dir;
   int64_t batch = 16, segment = 0, overlap = 0, max_documents = 0, max_segments = 0;
   bool recall = false, json = false;
   static void fields(auto& o, auto&& field) {
@@ -41,7 +42,9 @@ struct EvalFlags {
           "real ones: word F1, distinct-n; corpus BLEU, length");
     field("generation", o.generation, "");
     field("task", o.task, "the model's tasks to measure, or all; the default is its first");
-    field("carry", o.carry, "what happens to the memory between segments: keep | reset | other | off");
+    field("carry", o.carry,
+          "what happens to the memory between segments: keep | reset | other | off; of a language model to what its "
+          "attention keeps: keep | reset; empty: keep, but reset where a language model's positions end");
     field("compare", o.compare,
           "the same targets again with these carries, side by side, with paired intervals of the difference");
     field("batch", o.batch, "documents read side by side; does not change the results");
@@ -76,9 +79,9 @@ std::vector<std::string> tasks_of(const EvalFlags& flags, const checkpoint::Trai
 }
 
 /// The memory as asked for, then what it is compared with.
-std::vector<std::string> carries_of(const EvalFlags& flags) {
-  std::vector<std::string> carries = {flags.carry};
-  train::parse_carry(flags.carry);
+std::vector<std::string> carries_of(const EvalFlags& flags, const std::string& fallback) {
+  std::vector<std::string> carries = {flags.carry.empty() ? fallback : flags.carry};
+  train::parse_carry(carries.front());
   for (const std::string& carry : flags.compare) {
     check_choice("--compare", carry, {"keep", "reset", "other", "off"});
     if (std::find(carries.begin(), carries.end(), carry) != carries.end())
@@ -285,7 +288,7 @@ void print_result(const Json& json, const train::EvalData& data) {
 }
 
 int run(const EvalFlags& flags) {
-  const std::vector<std::string> carries = carries_of(flags);
+  carries_of(flags, "keep");  // refused before anything is loaded
   const auto folder = load(flags.model);
   const models::Model& model = *folder.model;
   if (flags.corpus.data.empty())
@@ -294,14 +297,28 @@ int run(const EvalFlags& flags) {
   if (training.tasks.empty()) {
     // A stock model has no task of its own: it is measured on the target lines or the next segment, from its family's
     // start token.
-    training.tasks.push_back({flags.aligned.target.empty() ? "next" : "seq2seq", model.ids().start, 0});
+    training.tasks.push_back({!flags.aligned.target.empty() ? "seq2seq"
+                              : model.decoder_only()        ? "lm"
+                                                            : "next",
+                              model.ids().start, 0});
   }
+  // To foretell the next token a decoder needs to have learnt nothing else.
+  if (model.decoder_only() && !training.has("lm") && flags.task == std::vector<std::string>{"lm"})
+    training.tasks.push_back({"lm", model.ids().start, 0});
   const std::vector<std::string> tasks = tasks_of(flags, training);
   for (const std::string& task : tasks) training.task(task);
+  const bool lm = std::find(tasks.begin(), tasks.end(), "lm") != tasks.end();
+  const auto* gpt2 = dynamic_cast<const models::Gpt2Model*>(&model);
+  const bool ends = lm && gpt2 != nullptr && (!gpt2->config().positions.endless() || flags.overlap > 0);
+  const std::vector<std::string> carries = carries_of(flags, ends ? "reset" : "keep");
+  if (lm && flags.overlap > 0 && std::find(carries.begin(), carries.end(), "keep") != carries.end())
+    throw usage_error("what is carried is not read again", "--overlap", "give --carry reset, or no --overlap");
   Evaluation eval{.flags = flags, .folder = folder, .model = model, .training = training};
   eval.dialogues = training.has("respond");
   eval.aligned = training.has("seq2seq");
-  eval.segment = flags.segment > 0 ? flags.segment : training.segment > 0 ? training.segment : model.positions() / 2;
+  eval.segment = flags.segment > 0      ? flags.segment
+                 : training.segment > 0 ? training.segment
+                                        : model.positions() / (lm ? 1 : 2);
   eval.data = read_data(eval);
   eval.ids = train::SpecialIds::of(model, folder.tokenizer().get());
   watch_interrupts();

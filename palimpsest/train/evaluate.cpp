@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
 #include <tuple>
 
 #include "palimpsest/core/error.h"
 #include "palimpsest/generate/greedy.h"
 #include "palimpsest/generate/model_decoder.h"
 #include "palimpsest/generate/search.h"
+#include "palimpsest/models/gpt2.h"
 #include "palimpsest/nn/loss.h"
 
 namespace palimpsest::train {
@@ -144,6 +146,49 @@ models::EncoderOutput seen_for(const checkpoint::Task& task, const models::Encod
   return alone;
 }
 
+/// A decoder that reads document after document in lanes, with what its attention keeps of each.
+class CarriedDecoder {
+ public:
+  CarriedDecoder(const models::Model& model, const EvalData& data, const std::string& place)
+      : model_(dynamic_cast<const models::Gpt2Model&>(model)) {
+    if (const std::string why = model_.attention->no_stream(); !why.empty())
+      throw usage_error("this model cannot be read token by token: " + why, place, "give --carry reset");
+    for (const data::Span& span : data.spans) {
+      if (model_.config().positions.endless() || span.size() <= model_.positions()) continue;
+      throw usage_error(
+          fmt::format("a document has {} tokens, but the position table ends at {}", span.size(), model_.positions()),
+          place,
+          fmt::format("give --carry reset (each segment alone; --overlap N: with N tokens before it), or "
+                      "--positions segment:{}",
+                      model_.positions()));
+    }
+  }
+
+  /// Hidden rows [B, T, E] of decoder_ids [B, T]; what follows a document's last token is of no matter.
+  at::Tensor read(const SegmentBatch& batch) {
+    states_.resize(batch.items.size());
+    std::vector<at::Tensor> rows;
+    for (size_t lane = 0; lane < batch.items.size(); ++lane) {
+      if (batch.items[lane].reset) states_[lane] = {};
+      const at::Tensor ids = batch.main.decoder_ids.narrow(0, static_cast<int64_t>(lane), 1).to(model_.device());
+      // Idle lanes and padding must not run into the end of the position table.
+      const int64_t count = batch.items[lane].idle ? 0 : row_length(batch, static_cast<int64_t>(lane));
+      at::Tensor hidden = at::zeros({1, ids.size(1), model_.config().n_embd}, model_.words().options());
+      if (count > 0) hidden.narrow(1, 0, count).copy_(model_.forward(ids.narrow(1, 0, count), {}, &states_[lane]));
+      rows.push_back(hidden);
+    }
+    return at::cat(rows);
+  }
+
+ private:
+  static int64_t row_length(const SegmentBatch& batch, int64_t lane) {
+    const at::Tensor asked = batch.main.labels[lane].ne(nn::kIgnore).nonzero();
+    return asked.numel() > 0 ? asked.max().item<int64_t>() + 1 : 0;
+  }
+  const models::Gpt2Model& model_;
+  std::vector<models::CausalState> states_;
+};
+
 }  // namespace
 
 LossReport evaluate_loss(const models::Model& model, const EvalData& data, const BatchMaker& maker,
@@ -151,14 +196,22 @@ LossReport evaluate_loss(const models::Model& model, const EvalData& data, const
   LossReport report;
   std::map<int64_t, LossSum> by_span;  // summed in the order of documents at the end: the batch must not matter
   std::map<int64_t, std::map<int64_t, LossSum>> by_segment;
+  std::optional<CarriedDecoder> carried;
+  if (task.name == "lm") {
+    if (options.carry != Carry::kKeep && options.carry != Carry::kReset)
+      throw usage_error("a language model carries its own attention, or begins anew", "--carry",
+                        "give --carry keep or reset");
+    if (options.carry == Carry::kKeep) carried.emplace(model, data, "--carry keep");
+  }
   walk(
       model, data, options, [&](auto items) { return maker.evaluation(std::move(items), task); },
       [&](const SegmentBatch& batch, const models::EncoderOutput& encoded) {
         if (batch.main.count == 0) return;
         const auto device = model.device();
         const auto seen = seen_for(task, encoded, options.carry);
-        const at::Tensor losses = nn::each_loss_in_parts(model.decode(batch.main.decoder_ids.to(device), {}, seen),
-                                                         batch.main.labels.to(device), model.vocab_size(),
+        const at::Tensor hidden =
+            carried ? carried->read(batch) : model.decode(batch.main.decoder_ids.to(device), {}, seen);
+        const at::Tensor losses = nn::each_loss_in_parts(hidden, batch.main.labels.to(device), model.vocab_size(),
                                                          [&](const at::Tensor& hidden) { return model.logits(hidden); })
                                       .to(at::kDouble)
                                       .sum(1)

@@ -44,10 +44,11 @@ SpecialIds SpecialIds::of(const models::Model& model, const text::Tokenizer* tok
 }
 
 TaskName TaskName::parse(const std::string& text) {
-  const Error unknown = usage_error(fmt::format("unknown task \"{}\"", text), "tasks",
-                                    "choose among recall, recall:N (N segments back), next, denoise, respond, seq2seq");
+  const Error unknown =
+      usage_error(fmt::format("unknown task \"{}\"", text), "tasks",
+                  "choose among recall, recall:N (N segments back), next, denoise, respond, seq2seq, lm");
   if (text == "recall") return {"recall", 1};
-  if (text == "next" || text == "denoise" || text == "respond" || text == "seq2seq") return {text, 0};
+  if (text == "next" || text == "denoise" || text == "respond" || text == "seq2seq" || text == "lm") return {text, 0};
   if (text.rfind("recall:", 0) != 0) throw unknown;
   TaskName name{"recall", 0};
   const char* end = text.data() + text.size();
@@ -68,6 +69,10 @@ std::pair<std::shared_ptr<const text::Tokenizer>, std::vector<checkpoint::Task>>
     tasks.push_back({parsed.kind, family_start, parsed.distance});
   }
   const bool several = tasks.size() > 1;
+  for (const auto& task : tasks) {
+    if (task.name == "lm" && (several || auxiliary))
+      throw usage_error("lm has no other tasks beside it", "tasks", "set tasks = {lm = 1} and no auxiliary_weight");
+  }
   if (auxiliary) tasks.push_back({kAuxiliary, family_start, 0});
   std::vector<std::string> added;
   for (const auto& task : tasks) {
@@ -142,9 +147,34 @@ std::vector<int32_t> BatchMaker::segment_tokens(const data::LaneItem& item, int6
   return tokens;
 }
 
+/// Every token of a document but its first is asked for once, out of those before it in its window: a window goes on
+/// from the last token of the one before, or shares `overlap` tokens with it, which are then context alone. In training
+/// eos follows the document's last token.
+BatchMaker::Asked BatchMaker::every_token(const data::LaneItem& item, Noise noise) const {
+  const data::Span& span = spans_[static_cast<size_t>(item.span)];
+  const data::Span window = plan_->step(span, item.segment).read;
+  Asked asked{segment_tokens(item, item.segment, noise), false, 0};
+  const auto document = corpus_->tokens(span.document);
+  asked.eos = noise == Noise::kTraining && window.end == static_cast<int64_t>(document.size());
+  const int64_t shared = item.segment > 0 ? plan_->step(span, item.segment - 1).read.end - window.begin : 0;
+  if (shared == 0 && window.begin > 0) {
+    asked.start = document[static_cast<size_t>(window.begin) - 1];
+    return asked;
+  }
+  asked.start = asked.tokens.front();
+  asked.tokens.erase(asked.tokens.begin());
+  asked.skip = std::max<int64_t>(0, shared - 1);
+  return asked;
+}
+
 std::optional<BatchMaker::Asked> BatchMaker::ask(const data::LaneItem& item, const checkpoint::Task& task,
                                                  Noise noise) const {
   if (item.idle) return std::nullopt;
+  if (task.name == "lm") {
+    Asked asked = every_token(item, noise);
+    if (static_cast<int64_t>(asked.tokens.size()) + asked.eos <= asked.skip) return std::nullopt;
+    return asked;
+  }
   if (task.name == "recall") {
     if (item.segment < task.distance) return std::nullopt;
     return Asked{segment_tokens(item, item.segment - task.distance, noise), true, task.start_id};
@@ -171,11 +201,13 @@ std::optional<std::vector<int32_t>> BatchMaker::reference(const data::LaneItem& 
                                                           const checkpoint::Task& task) const {
   auto asked = ask(item, task, Noise::kNone);
   if (!asked) return std::nullopt;
+  asked->tokens.erase(asked->tokens.begin(), asked->tokens.begin() + asked->skip);
   return std::move(asked->tokens);
 }
 
 std::vector<int32_t> BatchMaker::encoder_tokens(const data::LaneItem& item, const checkpoint::Task* task,
                                                 Noise noise) const {
+  if (task != nullptr && task->name == "lm") return {};  // all is the decoder's
   std::vector<int32_t> tokens = segment_tokens(item, item.segment, noise);
   const auto framed = [&](std::vector<int32_t> row) {
     if (!plan_->framed()) return row;
@@ -203,7 +235,9 @@ SegmentBatch BatchMaker::encoder_side(std::vector<data::LaneItem> items,
   SegmentBatch batch;
   const int64_t lanes = static_cast<int64_t>(items.size());
   std::vector<std::vector<int32_t>> rows;
-  int64_t longest = 1;
+  const bool lm = std::any_of(tasks.begin(), tasks.end(),
+                              [](const checkpoint::Task* task) { return task != nullptr && task->name == "lm"; });
+  int64_t longest = lm ? 0 : 1;
   for (size_t i = 0; i < items.size(); ++i) {
     rows.push_back(items[i].idle ? std::vector<int32_t>{} : encoder_tokens(items[i], tasks[i], noise));
     longest = std::max(longest, static_cast<int64_t>(rows.back().size()));
@@ -248,6 +282,8 @@ Targets BatchMaker::make_targets(const std::vector<std::optional<Asked>>& asked,
         key(item, item.segment,
             tasks_.back().name == kAuxiliary && one->start == tasks_.back().start_id ? kMaskAuxiliary : kMaskInputs));
     for (int64_t j = 1; j < length; ++j) inputs[j] = random.uniform() < mask_rate ? ids_.mask : labels[j - 1];
+    std::fill_n(labels, one->skip, nn::kIgnore);
+    targets.count -= one->skip;
   }
   return targets;
 }
@@ -269,6 +305,7 @@ SegmentBatch BatchMaker::training(std::vector<data::LaneItem> items) const {
   }
   SegmentBatch batch = encoder_side(std::move(items), chosen, Noise::kTraining);
   batch.main = make_targets(asked, batch.items, options_.decoder_mask_rate);
+  if (batch.ids.size(1) == 0) batch.tokens = batch.main.count;
   if (options_.auxiliary_weight > 0) batch.auxiliary = make_targets(again, batch.items, options_.decoder_mask_rate);
   return batch;
 }

@@ -27,7 +27,7 @@ struct SpecialIds {
 
 /// "recall" (the segment before), "recall:2" (two before), "next" (the following segment), "denoise" (this one, clean),
 /// "respond" (the turn of a dialogue that follows what was read), "seq2seq" (the target lines of the source lines
-/// read).
+/// read), "lm" (every token out of those before it, in a decoder alone).
 struct TaskName {
   std::string kind;
   int64_t distance = 0;  ///< of recall
@@ -55,7 +55,7 @@ struct SegmentBatch {
   at::Tensor reset;  ///< [B] bool
   Targets main, auxiliary;
   std::vector<data::LaneItem> items;
-  int64_t tokens = 0;  ///< encoder tokens that are not padding
+  int64_t tokens = 0;  ///< encoder tokens that are not padding; of lm those of the decoder
 };
 
 struct TaskOptions {
@@ -67,7 +67,7 @@ struct TaskOptions {
   static void fields(auto& o, auto&& field) {
     field("tasks", o.tasks,
           "what the decoder learns to write, with weights: recall, recall:N, next, denoise; respond reads dialogues, "
-          "seq2seq aligned lines");
+          "seq2seq aligned lines; lm, alone, makes a gpt2 a language model");
     field("decoder_mask_rate", o.decoder_mask_rate,
           "share of the decoder's input tokens replaced by <mask> in training, so that it must read the memory");
     field("auxiliary_weight", o.auxiliary_weight,
@@ -107,10 +107,12 @@ class BatchMaker {
     std::vector<int32_t> tokens;
     bool eos = true;
     int64_t start = 0;
+    int64_t skip = 0;  ///< first tokens that are read and not asked for
   };
   enum class Noise { kNone, kTraining };
   /// Tokens of a segment of the item's span: as they are, or as training reads (and asks for) them.
   std::vector<int32_t> segment_tokens(const data::LaneItem& item, int64_t segment, Noise noise) const;
+  Asked every_token(const data::LaneItem& item, Noise noise) const;
   std::optional<Asked> ask(const data::LaneItem& item, const checkpoint::Task& task, Noise noise) const;
   std::vector<int32_t> encoder_tokens(const data::LaneItem& item, const checkpoint::Task* task, Noise noise) const;
   Targets make_targets(const std::vector<std::optional<Asked>>& asked, const std::vector<data::LaneItem>& items,

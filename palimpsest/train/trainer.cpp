@@ -449,6 +449,7 @@ std::shared_ptr<models::Model> Trainer::new_gpt2() const {
 
 void Trainer::prepare_model() {
   const auto& sizes = options_.model;
+  const bool lm = options_.tasks.tasks.contains("lm");
   if (!sizes.model.empty()) {
     checkpoint::LoadOptions load{.dtype = at::kFloat,
                                  .device = checkpoint::device_named(options_.device),
@@ -477,6 +478,16 @@ void Trainer::prepare_model() {
                                           : models::Init::kStructured;
     model_->initialize(init);
     model_->to(checkpoint::device_named(options_.device));
+  }
+  if (lm && !model_->decoder_only()) {
+    throw usage_error(fmt::format("lm trains a decoder alone, not a {}", model_->family()), "tasks",
+                      "set family = \"gpt2\"; an encoder-decoder's task is next");
+  }
+  if (lm && options_.segments.segment > model_->positions() &&
+      !dynamic_cast<const models::Gpt2Model&>(*model_).config().positions.endless()) {
+    throw usage_error(fmt::format("segments of {} tokens, but the position table ends at {}", options_.segments.segment,
+                                  model_->positions()),
+                      "segment", "give shorter segments, or positions = \"segment:S\"");
   }
   if (options_.dtype == "float64") model_->to(at::kDouble);
   model_->train();
@@ -696,7 +707,7 @@ Json Trainer::evaluate() {
   Json line = {{"step", step_}};
   for (const auto& task : training_.tasks) {
     if (task.name == "current") continue;
-    const WalkOptions walk{.carry = Carry::kKeep,
+    const WalkOptions walk{.carry = task.name == "lm" ? Carry::kReset : Carry::kKeep,
                            .batch = 64,
                            .max_segments = options_.eval_segments + task.distance,
                            .stop = hooks_.interrupted};
@@ -784,6 +795,14 @@ Json Trainer::run() {
     for (const auto& group : parameter_groups(*model_))
       spdlog::info("{:<36} {:>12} parameters", group.name, format_count(group.count()));
     spdlog::info("{:<36} {:>12} parameters in all", "", format_count(nn::parameter_count(*model_)));
+    int64_t learned = 0;
+    for (const auto& child : model_->named_children())
+      if (child.key().ends_with("attention")) learned += nn::parameter_count(*child.value());
+    if (learned > 0) {
+      spdlog::info("{:<36} {:>12} of these are what the attention mechanisms learn ({:.1f} %)", "",
+                   format_count(learned),
+                   100 * static_cast<double>(learned) / static_cast<double>(nn::parameter_count(*model_)));
+    }
     if (communicator_->size() > 1)
       spdlog::info("{} processes, {} of {} lanes each", communicator_->size(), own_lanes(), options_.lanes);
   }
