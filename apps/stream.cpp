@@ -10,6 +10,7 @@
 #include "palimpsest/core/log.h"
 #include "palimpsest/data/token_stream.h"
 #include "palimpsest/generate/greedy.h"
+#include "palimpsest/models/gpt2.h"
 #include "palimpsest/nn/loss.h"
 #include "palimpsest/train/tasks.h"
 
@@ -42,45 +43,137 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// What is measured since the last line, and in all.
+/// What one segment, or many, came to.
 struct Meter {
   int64_t tokens = 0, targets = 0, recovered = 0, asked = 0;
   double nll = 0;
-  std::vector<double> seconds;  ///< per segment; a window's worth, cleared at each line
+  std::vector<double> seconds;  ///< per whole segment; a window's worth, cleared at each line
+  void add(const Meter& one) {
+    tokens += one.tokens, targets += one.targets, recovered += one.recovered, asked += one.asked, nll += one.nll;
+  }
 };
 
-class Streamer {
- public:
-  Streamer(const StreamFlags& flags, const checkpoint::ModelFolder& folder, const checkpoint::Task& task,
-           int64_t segment)
-      : flags_(flags), model_(*folder.bart()), task_(task), segment_(segment), memory_(model_.fresh_memory(1)) {}
+at::Tensor row_of(std::vector<int64_t> ids, const at::Device& device) {
+  return at::tensor(ids, at::kLong).unsqueeze(0).to(device);
+}
 
-  /// Reads one segment, measures the task on it, and carries the memory on.
-  void read(const std::vector<int32_t>& ids, bool first) {
-    const auto started = std::chrono::steady_clock::now();
+/// A model that reads on and on.
+class Reader {
+ public:
+  virtual ~Reader() = default;
+  /// The next segment; `first` of a document, before which all is forgotten.
+  virtual Meter read(const std::vector<int32_t>& ids, bool first) = 0;
+  /// What is carried from segment to segment.
+  virtual int64_t state_bytes() const = 0;
+};
+
+/// Of an encoder-decoder the memory is carried, and the task measured on it.
+class MemoryReader : public Reader {
+ public:
+  MemoryReader(const models::BartModel& model, const checkpoint::Task& task, bool recall)
+      : model_(model), task_(task), recall_(recall), memory_(model.fresh_memory(1)) {}
+
+  Meter read(const std::vector<int32_t>& ids, bool first) override {
+    Meter meter;
+    meter.tokens = static_cast<int64_t>(ids.size());
     models::EncodeInput input;
-    input.ids = ids_tensor(ids);
+    input.ids = row_of({ids.begin(), ids.end()}, model_.device());
     input.memory = memory_;
     input.reset = at::full({1}, first, at::kBool).to(input.ids.device());
     // "next": the segment that was just read is what the one before had to foretell.
-    if (task_.name == "next" && !first && previous_output_.context.defined()) measure(previous_output_, ids);
+    if (task_.name == "next" && !first && previous_output_.context.defined()) measure(previous_output_, ids, meter);
     models::EncoderOutput encoded = model_.encode(input);
     memory_ = encoded.memory;
+    read_ += meter.tokens;
     if (memory_.slots.defined() && !memory_.slots.isfinite().all().item<bool>()) {
-      throw internal_error("the memory is not finite", fmt::format("after {} tokens", total_.tokens),
-                           "try --dtype float32");
+      throw internal_error("the memory is not finite", fmt::format("after {} tokens", read_), "try --dtype float32");
     }
     if (first) history_.clear();
-    if (task_.name == "recall" && static_cast<int64_t>(history_.size()) >= task_.distance) {
-      measure(encoded, history_[history_.size() - static_cast<size_t>(task_.distance)]);
-    }
+    if (task_.name == "recall" && static_cast<int64_t>(history_.size()) >= task_.distance)
+      measure(encoded, history_[history_.size() - static_cast<size_t>(task_.distance)], meter);
     if (task_.name == "recall") {
       history_.push_back(ids);
       if (static_cast<int64_t>(history_.size()) > task_.distance) history_.erase(history_.begin());
     }
     previous_output_ = std::move(encoded);
-    total_.tokens += static_cast<int64_t>(ids.size());
-    window_.tokens += static_cast<int64_t>(ids.size());
+    return meter;
+  }
+
+  int64_t state_bytes() const override { return memory_.bytes(); }
+
+ private:
+  void measure(const models::EncoderOutput& encoded, const std::vector<int32_t>& target, Meter& meter) {
+    std::vector<int64_t> labels(target.begin(), target.end());
+    if (task_.name == "recall") labels.push_back(model_.config().eos_token_id);
+    const at::Tensor wanted = row_of(labels, encoded.context.device());
+    const at::Tensor inputs = nn::shift_right(wanted, task_.start_id, model_.config().pad_token_id);
+    const auto loss = nn::target_loss(model_.logits(model_.decode(inputs, {}, encoded)), wanted);
+    meter.targets += loss.targets;
+    meter.nll += loss.nll.item<double>();
+    if (!recall_ || task_.name != "recall") return;
+    const auto given = generate::greedy(model_, encoded,
+                                        {.start_id = task_.start_id,
+                                         .max_new_tokens = static_cast<int64_t>(target.size()),
+                                         .eos_id = model_.config().eos_token_id,
+                                         .never = {model_.config().pad_token_id}});
+    for (size_t j = 0; j < target.size() && j < given.sequences[0].size(); ++j)
+      meter.recovered += given.sequences[0][j] == target[j];
+    meter.asked += static_cast<int64_t>(target.size());
+  }
+
+  const models::BartModel& model_;
+  const checkpoint::Task& task_;
+  bool recall_;
+  memory::Memory memory_;
+  models::EncoderOutput previous_output_;
+  std::vector<std::vector<int32_t>> history_;  ///< the last `distance` segments
+  int64_t read_ = 0;
+};
+
+/// Of a decoder alone what its attention keeps is carried, and every token but a document's first is foretold.
+class CausalReader : public Reader {
+ public:
+  explicit CausalReader(const models::Gpt2Model& model) : model_(model) {}
+
+  Meter read(const std::vector<int32_t>& ids, bool first) override {
+    Meter meter;
+    meter.tokens = static_cast<int64_t>(ids.size());
+    if (first) state_ = {};
+    // The last token of the segment before is read now, to foretell this one's first.
+    std::vector<int64_t> labels(ids.begin(), ids.end()), inputs(ids.begin(), ids.end() - 1);
+    if (first) {
+      labels.erase(labels.begin());
+    } else {
+      inputs.insert(inputs.begin(), last_);
+    }
+    last_ = ids.back();
+    if (labels.empty()) return meter;
+    const at::Tensor hidden = model_.forward(row_of(inputs, model_.device()), {}, &state_);
+    const auto loss = nn::target_loss(model_.logits(hidden), row_of(labels, model_.device()));
+    meter.targets = loss.targets;
+    meter.nll = loss.nll.item<double>();
+    return meter;
+  }
+
+  int64_t state_bytes() const override { return state_.bytes(); }
+
+ private:
+  const models::Gpt2Model& model_;
+  models::CausalState state_;
+  int64_t last_ = 0;
+};
+
+/// Reads segments, counts, and prints lines.
+class Streamer {
+ public:
+  Streamer(const StreamFlags& flags, std::unique_ptr<Reader> reader, std::string task, int64_t segment)
+      : flags_(flags), reader_(std::move(reader)), task_(std::move(task)), segment_(segment) {}
+
+  void read(const std::vector<int32_t>& ids, bool first) {
+    const auto started = std::chrono::steady_clock::now();
+    const Meter one = reader_->read(ids, first);
+    total_.add(one);
+    window_.add(one);
     if (static_cast<int64_t>(ids.size()) == segment_)
       window_.seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count());
   }
@@ -94,15 +187,16 @@ class Streamer {
     const auto perplexity = [](const Meter& m) {
       return m.targets > 0 ? Json(std::exp(m.nll / static_cast<double>(m.targets))) : Json();
     };
-    Json json = {{"tokens", total_.tokens}, {"task", task_.text()},      {"targets", total_.targets},
-                 {"nll", total_.nll},       {"ppl", perplexity(total_)}, {"window_ppl", perplexity(window_)}};
+    Json json = {{"tokens", total_.tokens},   {"task", task_},
+                 {"targets", total_.targets}, {"nll", total_.nll},
+                 {"ppl", perplexity(total_)}, {"window_ppl", perplexity(window_)}};
     if (flags_.recall)
       json["recovered"] = window_.asked > 0
                               ? Json(static_cast<double>(window_.recovered) / static_cast<double>(window_.asked))
                               : Json();
     json["segment_seconds"] = segment_seconds;
     json["tokens_per_second"] = segment_seconds > 0 ? static_cast<double>(segment_) / segment_seconds : 0;
-    json["state_bytes"] = memory_.bytes();
+    json["state_bytes"] = reader_->state_bytes();
     json["resident_bytes"] = resident.now;
     if (flags_.json) {
       print_json(json);
@@ -123,77 +217,64 @@ class Streamer {
                                                                     static_cast<double>(window_.asked)
                                                               : 0.0)
               : "",
-          1000 * segment_seconds, json["tokens_per_second"].get<double>(), format_bytes(memory_.bytes()),
+          1000 * segment_seconds, json["tokens_per_second"].get<double>(), format_bytes(reader_->state_bytes()),
           format_bytes(resident.now)));
     }
     window_ = {};
   }
 
  private:
-  at::Tensor ids_tensor(const std::vector<int32_t>& ids) const {
-    return at::tensor(std::vector<int64_t>(ids.begin(), ids.end()), at::kLong)
-        .unsqueeze(0)
-        .to(model_.shared->weight.device());
-  }
-
-  void measure(const models::EncoderOutput& encoded, const std::vector<int32_t>& target) {
-    std::vector<int64_t> labels(target.begin(), target.end());
-    if (task_.name == "recall") labels.push_back(model_.config().eos_token_id);
-    const at::Tensor wanted = at::tensor(labels, at::kLong).unsqueeze(0).to(encoded.context.device());
-    const at::Tensor inputs = nn::shift_right(wanted, task_.start_id, model_.config().pad_token_id);
-    const auto loss = nn::target_loss(model_.logits(model_.decode(inputs, {}, encoded)), wanted);
-    int64_t right = 0, asked = 0;
-    if (flags_.recall && task_.name == "recall") {
-      const auto given = generate::greedy(model_, encoded,
-                                          {.start_id = task_.start_id,
-                                           .max_new_tokens = static_cast<int64_t>(target.size()),
-                                           .eos_id = model_.config().eos_token_id,
-                                           .never = {model_.config().pad_token_id}});
-      for (size_t j = 0; j < target.size() && j < given.sequences[0].size(); ++j)
-        right += given.sequences[0][j] == target[j];
-      asked = static_cast<int64_t>(target.size());
-    }
-    for (Meter* meter : {&total_, &window_}) {
-      meter->targets += loss.targets;
-      meter->nll += loss.nll.item<double>();
-      meter->recovered += right;
-      meter->asked += asked;
-    }
-  }
-
   const StreamFlags& flags_;
-  const models::BartModel& model_;
-  const checkpoint::Task& task_;
+  std::unique_ptr<Reader> reader_;
+  std::string task_;
   int64_t segment_;
-  memory::Memory memory_;
-  models::EncoderOutput previous_output_;
-  std::vector<std::vector<int32_t>> history_;  ///< the last `distance` segments
   Meter total_, window_;
   bool header_ = false;
 };
 
-int run(const StreamFlags& flags) {
-  const at::NoGradGuard no_grad;
-  const auto folder = load(flags.model);
-  const models::BartConfig& config = folder.bart()->config();
-  if (flags.corpus.data.empty()) throw usage_error("no text is given", "command line", "name a file, or - for stdin");
-  checkpoint::Task task{"read", config.decoder_start_token_id, 0};  // a stock model reads without being asked anything
+/// What reads, the name of what is measured, and the tokens of a segment.
+struct Plan {
+  std::unique_ptr<Reader> reader;
+  std::string task;
+  int64_t segment = 0;
+};
+
+Plan plan_of(const StreamFlags& flags, const checkpoint::ModelFolder& folder, checkpoint::Task& task) {
+  const int64_t asked = flags.segment > 0 ? flags.segment : folder.training.segment;
+  if (const auto* gpt2 = dynamic_cast<const models::Gpt2Model*>(folder.model.get())) {
+    if (!flags.task.empty() && flags.task != "lm")
+      throw usage_error(fmt::format("a gpt2 model is not asked for the task \"{}\"", printable(flags.task)), "--task",
+                        "leave it out: every token is foretold");
+    if (flags.recall) throw usage_error("a gpt2 model has no memory to give back", "--recall", "leave it out");
+    return {std::make_unique<CausalReader>(*gpt2), "lm", asked > 0 ? asked : std::min<int64_t>(256, gpt2->positions())};
+  }
+  const auto& model = *folder.bart();
+  const models::BartConfig& config = model.config();
+  task = {"read", config.decoder_start_token_id, 0};  // a stock model reads without being asked anything
   if (!flags.task.empty()) {
     task = folder.training.task(flags.task);
   } else if (!folder.training.tasks.empty()) {
     task = folder.training.tasks.front();
   }
-  const int64_t segment = flags.segment > 0             ? flags.segment
-                          : folder.training.segment > 0 ? folder.training.segment
-                                                        : config.max_position_embeddings;
-  if (segment > config.max_position_embeddings) {
+  const int64_t segment = asked > 0 ? asked : config.max_position_embeddings;
+  if (segment > config.max_position_embeddings && !config.positions.endless()) {
     throw usage_error(
         fmt::format("--segment {} is longer than the position table of {}", segment, config.max_position_embeddings),
         "", "give a shorter --segment");
   }
+  return {std::make_unique<MemoryReader>(model, task, flags.recall), task.text(), segment};
+}
+
+int run(const StreamFlags& flags) {
+  const at::NoGradGuard no_grad;
+  const auto folder = load(flags.model);
+  if (flags.corpus.data.empty()) throw usage_error("no text is given", "command line", "name a file, or - for stdin");
+  checkpoint::Task task;
+  Plan plan = plan_of(flags, folder, task);
+  const int64_t segment = plan.segment;
   watch_interrupts();
   data::TokenStream stream(flags.corpus, data::tokenize_with(folder.need_tokenizer()));
-  Streamer streamer(flags, folder, task, segment);
+  Streamer streamer(flags, std::move(plan.reader), plan.task, segment);
   const bool seekable = flags.corpus.data != std::vector<std::string>{"-"};
   double next_share = 0.01;  // the first line comes early: the end is compared with it
   Progress progress("reading", 0, "tokens");
