@@ -149,21 +149,22 @@ std::vector<int32_t> BatchMaker::segment_tokens(const data::LaneItem& item, int6
 
 /// Every token of a document but its first is asked for once, out of those before it in its window: a window goes on
 /// from the last token of the one before, or shares `overlap` tokens with it, which are then context alone. In training
-/// eos follows the document's last token.
+/// eos follows the document's last token where its window has room for one more.
 BatchMaker::Asked BatchMaker::every_token(const data::LaneItem& item, Noise noise) const {
   const data::Span& span = spans_[static_cast<size_t>(item.span)];
   const data::Span window = plan_->step(span, item.segment).read;
   Asked asked{segment_tokens(item, item.segment, noise), false, 0};
   const auto document = corpus_->tokens(span.document);
-  asked.eos = noise == Noise::kTraining && window.end == static_cast<int64_t>(document.size());
+  const bool ends = noise == Noise::kTraining && window.end == static_cast<int64_t>(document.size());
   const int64_t shared = item.segment > 0 ? plan_->step(span, item.segment - 1).read.end - window.begin : 0;
   if (shared == 0 && window.begin > 0) {
     asked.start = document[static_cast<size_t>(window.begin) - 1];
-    return asked;
+  } else {
+    asked.start = asked.tokens.front();
+    asked.tokens.erase(asked.tokens.begin());
+    asked.skip = std::max<int64_t>(0, shared - 1);
   }
-  asked.start = asked.tokens.front();
-  asked.tokens.erase(asked.tokens.begin());
-  asked.skip = std::max<int64_t>(0, shared - 1);
+  asked.eos = ends && static_cast<int64_t>(asked.tokens.size()) < plan_->window();
   return asked;
 }
 
