@@ -29,8 +29,9 @@ asan: ## the readers of foreign bytes under the address and undefined-behaviour 
 	@$(call build,asan,sanitized_tests)
 	@tools/run_tests.sh asan -L '^(text|checkpoint|data|fuzz)$$' $(ARGS)
 
-bench: ## builds and runs the benchmarks; results also as JSON in build/release/benchmarks/results
+bench: program ## builds and runs the benchmarks; results also as JSON in build/release/benchmarks/results, tables and figures in build/benchmarks
 	@$(call build,release,benchmarks)
+	@python3 benchmarks/attention_lengths.py
 	@mkdir -p build/release/benchmarks/results; shopt -s nullglob; \
 	for program in build/release/benchmarks/benchmark_*; do echo "== $${program##*/}"; \
 	  "$$program" --benchmark_out=build/release/benchmarks/results/$${program##*/}.json $(ARGS); done

@@ -238,7 +238,7 @@ Measured bench_load(const BenchFlags& flags) {
 }
 
 int bench(const std::string& what, const BenchFlags& flags) {
-  check_choice("what to measure", what, {"attention", "generate", "forward", "encode", "train", "load"});
+  check_choice("what to measure", what, {"mechanisms", "attention", "generate", "forward", "encode", "train", "load"});
   if (flags.repeats < 1 || flags.batch < 1 || flags.length < 1 || flags.warm_up < 0 || flags.max_new_tokens < 1 ||
       flags.time_horizon < 1 || flags.loss_table_mib < 1 || flags.heads < 1 || flags.head_dim < 1 ||
       flags.source_length < 0) {
@@ -246,6 +246,10 @@ int bench(const std::string& what, const BenchFlags& flags) {
         "--repeats, --heads, --head-dim, --batch, --length, --max-new-tokens, --time-horizon and --loss-table-mib are "
         "1 or more",
         "command line");
+  }
+  if (what == "mechanisms") {
+    list_mechanisms(flags.json);
+    return 0;
   }
   const at::NoGradGuard no_grad;
   Measured measured = what == "attention"  ? bench_attention(flags)
@@ -291,7 +295,9 @@ Command bench_command() {
           "palimpsest bench attention --attention abc:32 --causal --length 8192 --backward", [](CLI::App& app) {
             auto flags = std::make_shared<BenchFlags>();
             auto what = std::make_shared<std::string>();
-            app.add_option("WHAT", *what, "attention | generate | forward | encode | train | load")->required();
+            app.add_option("WHAT", *what,
+                           "mechanisms (a list of them) | attention | generate | forward | encode | train | load")
+                ->required();
             options_to_flags(*flags, app);
             app.add_option("--mechanism", flags->model.texts.attention, "attention: another name of --attention");
             return [flags, what] { return bench(*what, *flags); };

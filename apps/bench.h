@@ -77,6 +77,9 @@ inline Measured repeat(const BenchFlags& flags, const std::function<void()>& wor
   return measured;
 }
 
+/// All mechanisms there are, a line each.
+void list_mechanisms(bool json);
+
 /// One layer's attention between random queries, keys and values (bench_attention.cpp).
 Measured bench_attention(const BenchFlags& flags);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `palimpsest bench attention`: one layer's attention, projections left out.
 #include "apps/bench.h"
+#include "apps/command.h"
 #include "palimpsest/attention/mechanism.h"
 #include "palimpsest/core/error.h"
 #include "palimpsest/nn/byte_counter.h"
@@ -46,6 +47,28 @@ attention::State state_after(const attention::Mechanism& mechanism, const Attent
 }
 
 }  // namespace
+
+void list_mechanisms(bool json) {
+  for (const attention::MechanismKind& kind : attention::mechanism_kinds()) {
+    std::vector<std::string> uses;
+    for (const Use use : {Use::kEncoder, Use::kCross, Use::kCausal}) {
+      const bool any = std::any_of(kind.examples.begin(), kind.examples.end(), [&](const std::string& text) {
+        try {
+          attention::make_mechanism(text, {.use = use, .width = 8, .heads = 2, .options = at::kMeta});
+          return true;
+        } catch (const Error&) {
+          return false;
+        }
+      });
+      if (any) uses.push_back(attention::use_name(use));
+    }
+    if (json) {
+      print_json({{"name", kind.name}, {"form", kind.form}, {"summary", kind.summary}, {"uses", uses}});
+    } else {
+      print_line(fmt::format("{}\n    {} ({})", kind.form, kind.summary, fmt::join(uses, ", ")));
+    }
+  }
+}
 
 Measured bench_attention(const BenchFlags& flags) {
   if (flags.causal && flags.source_length > 0)

@@ -27,8 +27,8 @@ class FoldedPart : public Part {
  public:
   FoldedPart(at::Tensor query, at::Tensor key, at::Tensor value, FoldedShape shape)
       : query_(std::move(query)), key_(std::move(key)), value_(std::move(value)), shape_(std::move(shape)) {
-    nn::check_shape(key_, query_.sizes(), "key");
-    nn::check_shape(value_, query_.sizes(), "value");
+    nn::check_shape(key_, {query_.size(0), query_.size(1), other_keys() ? -1 : query_.size(2), query_.size(3)}, "key");
+    nn::check_shape(value_, key_.sizes(), "value");
     if (query_.numel() == 0) return;
     // Real tokens first, in their order; rows that already lie so are left alone.
     if (shape_.key_mask.defined() && length() > 1) {
@@ -62,15 +62,17 @@ class FoldedPart : public Part {
 
   Plain plain(double scale) const override {
     const at::Tensor position = token_index();  // [B or 1, L]
-    at::Tensor visible = shape_.visible(position.unsqueeze(-1), position.unsqueeze(1)).unsqueeze(1);
+    const at::Tensor key_at = other_keys() ? at::arange(key_.size(2), position.options()).unsqueeze(0) : position;
+    at::Tensor visible = shape_.visible(position.unsqueeze(-1), key_at.unsqueeze(1)).unsqueeze(1);
     const auto restrict_to = [&](const at::Tensor& mask, int64_t axis) {
       if (mask.defined()) visible = visible.logical_and(mask.unsqueeze(1).unsqueeze(axis));
     };
-    restrict_to(shape_.key_mask, 2);
+    if (!other_keys()) restrict_to(shape_.key_mask, 2);
     restrict_to(shape_.key_mask, 3);
     restrict_to(shape_.read, 2);
     restrict_to(shape_.readers, 3);
-    return dense_part(query_, key_, value_, {.key_mask = shape_.key_mask, .mask = visible})->plain(scale);
+    const at::Tensor key_mask = other_keys() ? at::Tensor() : shape_.key_mask;
+    return dense_part(query_, key_, value_, {.key_mask = key_mask, .mask = visible})->plain(scale);
   }
 
  private:
@@ -78,6 +80,8 @@ class FoldedPart : public Part {
   int64_t heads() const { return query_.size(1); }
   int64_t length() const { return query_.size(2); }
   int64_t block() const { return shape_.fold.block; }
+  bool other_keys() const { return shape_.key_block > 0; }
+  int64_t key_block() const { return other_keys() ? shape_.key_block : block(); }
   int64_t blocks() const { return (length() + block() - 1) / block(); }
   int64_t reach() const { return shape_.fold.before + 1 + shape_.fold.after; }
 
@@ -106,11 +110,13 @@ class FoldedPart : public Part {
     const auto options = query_.options().dtype(at::kLong).requires_grad(false);
     const at::Tensor first = at::arange(blocks(), options).mul_(block()).view({-1, 1, 1});  // [k, 1, 1]
     const at::Tensor query = first + at::arange(block(), options).view({1, -1, 1});         // [k, C, 1]
-    const at::Tensor key = first + at::arange(-shape_.fold.before * block(), (shape_.fold.after + 1) * block(), options)
-                                       .view({1, 1, -1});                                               // [k, 1, W]
-    at::Tensor mask = shape_.visible(query, key).logical_and(key.ge(0)).logical_and(key.lt(length()));  // [k, C, W]
+    const at::Tensor first_key = at::arange(blocks(), options).mul_(key_block()).view({-1, 1, 1});
+    const at::Tensor key =
+        first_key +
+        at::arange(-shape_.fold.before * key_block(), (shape_.fold.after + 1) * key_block(), options).view({1, 1, -1});
+    at::Tensor mask = shape_.visible(query, key).logical_and(key.ge(0)).logical_and(key.lt(key_.size(2)));  // [k, C, W]
     mask = mask.unsqueeze(0);
-    const at::Tensor read = ordered(both(shape_.key_mask, shape_.read));
+    const at::Tensor read = other_keys() ? at::Tensor() : ordered(both(shape_.key_mask, shape_.read));
     if (read.defined()) {
       const at::Tensor at_key = key.view({-1}).clamp(0, length() - 1);  // [k*W]
       mask = mask.logical_and(read.index_select(1, at_key).view({batch(), blocks(), 1, reach() * block()}));
@@ -120,28 +126,28 @@ class FoldedPart : public Part {
       const at::Tensor at_query = query.view({-1}).clamp(0, length() - 1);
       mask = mask.logical_and(readers.index_select(1, at_query).view({batch(), blocks(), block(), 1}));
     }
-    return mask.expand({batch(), blocks(), block(), reach() * block()})
-        .reshape({batch() * blocks(), 1, block(), reach() * block()});
+    return mask.expand({batch(), blocks(), block(), reach() * key_block()})
+        .reshape({batch() * blocks(), 1, block(), reach() * key_block()});
   }
 
   std::shared_ptr<const Part> inner_part(const std::vector<at::Tensor>& folded) const {
     return dense_part(folded[0], folded[1], folded[2], {.mask = mask_});
   }
 
-  /// [B, H, L, D] -> [B, k + more, C, H, D], `before` blocks of zeros first.
-  at::Tensor blocked(const at::Tensor& x, int64_t before, int64_t after) const {
-    at::Tensor rows = in_order(x, order_).transpose(1, 2);  // [B, L, H, D]
-    const int64_t front = before * block(), back = (blocks() + after) * block() - length();
+  /// Rows [B, L, H, D] -> [B, k + more, size, H, D], `before` blocks of zeros first.
+  at::Tensor blocked(at::Tensor rows, int64_t size, int64_t before, int64_t after) const {
+    const int64_t front = before * size, back = (blocks() + after) * size - rows.size(1);
     if (front > 0 || back > 0) rows = at::constant_pad_nd(rows, {0, 0, 0, 0, front, back});
-    return rows.reshape({batch(), before + blocks() + after, block(), heads(), x.size(3)});
+    return rows.reshape({batch(), before + blocks() + after, size, heads(), rows.size(3)});
   }
 
   at::Tensor fold_queries(const at::Tensor& x) const {
-    return blocked(x, 0, 0).flatten(0, 1).transpose(1, 2);  // [B*k, H, C, D]
+    return blocked(in_order(x, order_).transpose(1, 2), block(), 0, 0).flatten(0, 1).transpose(1, 2);  // [B*k, H, C, D]
   }
 
   at::Tensor fold_keys(const at::Tensor& x) const {
-    const at::Tensor rows = blocked(visible_rows(x), shape_.fold.before, shape_.fold.after);
+    const at::Tensor in_place = other_keys() ? x : in_order(visible_rows(x), order_);
+    const at::Tensor rows = blocked(in_place.transpose(1, 2), key_block(), shape_.fold.before, shape_.fold.after);
     if (reach() == 1) return rows.flatten(0, 1).transpose(1, 2);
     std::vector<at::Tensor> neighbours;
     for (int64_t i = 0; i < reach(); ++i) neighbours.push_back(rows.narrow(1, i, blocks()));  // [B, k, C, H, D]
@@ -165,18 +171,19 @@ class FoldedPart : public Part {
   }
 
   at::Tensor unfold_keys(const at::Tensor& x) const {
-    const at::Tensor parts = x.transpose(1, 2).reshape({batch(), blocks(), reach(), block(), heads(), x.size(3)});
+    const int64_t size = key_block();
+    const at::Tensor parts = x.transpose(1, 2).reshape({batch(), blocks(), reach(), size, heads(), x.size(3)});
     const int64_t all = shape_.fold.before + blocks() + shape_.fold.after;
     at::Tensor rows;
     if (reach() == 1) {
       rows = parts.flatten(1, 3);
     } else {
-      rows = at::zeros({batch(), all, block(), heads(), x.size(3)}, x.options());
+      rows = at::zeros({batch(), all, size, heads(), x.size(3)}, x.options());
       for (int64_t i = 0; i < reach(); ++i) rows.narrow(1, i, blocks()).add_(parts.select(2, i));
       rows = rows.flatten(1, 2);
     }
-    rows = rows.narrow(1, shape_.fold.before * block(), length());
-    return in_order(rows.transpose(1, 2), back_);
+    rows = rows.narrow(1, shape_.fold.before * size, key_.size(2)).transpose(1, 2);
+    return other_keys() ? rows : in_order(rows, back_);
   }
 
   at::Tensor query_, key_, value_;

@@ -23,12 +23,15 @@ Fold band_fold(int64_t reach, bool both);
 
 /// Queries, keys and values [B, H, L, D] of one sequence. Blocks are counted in real tokens: padding (key_mask [B, L]
 /// bool or undefined) may lie on either side. `readers` and `read` [B, L] bool (or undefined: all) take queries and
-/// keys out of this part. `all_visible`: `visible` holds for every pair of a block and its neighbours.
+/// keys out of this part. `all_visible`: `visible` holds for every pair of a block and its neighbours. With `key_block`
+/// keys are others [B, H, S, D], so many of them for a block of queries; `visible` is given their indices, and they are
+/// never padding.
 struct FoldedShape {
   Fold fold;
   VisibleAt visible;
   at::Tensor key_mask = {}, readers = {}, read = {};
   bool all_visible = false;
+  int64_t key_block = 0;
 };
 std::shared_ptr<const Part> folded_part(at::Tensor query, at::Tensor key, at::Tensor value, FoldedShape shape);
 

@@ -56,8 +56,20 @@ class Compressive : public Mechanism {
     const int64_t blocks = length / rate_;
     if (blocks > 0) {
       const auto [key, value] = compressed(in, blocks);
-      const at::Tensor index = at::arange(blocks, at.options()).view({1, 1, blocks});
-      made.push_back(dense_part(in.query, key, value, {.mask = readable(at.unsqueeze(-1), index).unsqueeze(1)}));
+      // A query's blocks lie within `slots` of the newest that has left its window.
+      const int64_t key_block = std::max<int64_t>(1, (slots_ + 1) / 2), block = key_block * rate_;
+      const int64_t back = slots_ + (window_ + rate_ - 1) / rate_ + 1;
+      if (length > block + window_) {
+        made.push_back(folded_part(in.query, key, value,
+                                   {.fold = {block, (back + key_block - 1) / key_block, 0},
+                                    .visible = [self = shared_from_this(), this](
+                                                   const at::Tensor& q, const at::Tensor& k) { return readable(q, k); },
+                                    .key_mask = in.key_mask,
+                                    .key_block = key_block}));
+      } else {
+        const at::Tensor index = at::arange(blocks, at.options()).view({1, 1, blocks});
+        made.push_back(dense_part(in.query, key, value, {.mask = readable(at.unsqueeze(-1), index).unsqueeze(1)}));
+      }
     }
     return made;
   }
